@@ -2,7 +2,7 @@
 #
 #   make && sudo make install    for the PostgreSQL whose pg_config is in PATH
 #   make installcheck            tests of the installed extension
-#   make demo, make test         bring what they need, touch no server of yours
+#   make demo, make test         install what they need, and touch no server of yours
 
 EXTENSION = atomic_lock
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" atomic_lock.control)
@@ -12,20 +12,20 @@ MODULE_big = atomic_lock
 PGFILEDESC = "atomic_lock - offline locks with leases, owners and fencing tokens"
 OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 PG_CPPFLAGS = -Isrc
-# In builds for tests, calls that others may see are points at which a backend can be stopped.
+# In test builds, a backend can be stopped at each call that other sessions may see.
 ifneq ($(findstring AL_TEST_HOOKS,$(COPT)),)
 PG_CPPFLAGS += -include test/explore/points.h
 endif
 EXTRA_CLEAN = $(OBJS:.o=.d)
 DATA := $(sort $(wildcard sql/*--*.sql))
 DOCS := $(sort $(wildcard doc/*.md))
-# Optional scripts, which psql runs; installed in a directory beside the extension's own
+# Optional scripts for psql, installed in a directory beside the extension's files
 COMPAT := $(sort $(wildcard sql/compat/*.sql))
 
-# Each suite starts a server of its own, so that settings are known and no
-# database of the machine is touched.  Isolation tests look for expected/ in
-# their output directory.  TEST_DIR=test/preloaded has what needs the library in
-# shared_preload_libraries.  test/run has servers already, and says so in TEST_SERVER.
+# Each suite starts its own server, so that the settings are known and no database of
+# the machine is touched.  Isolation tests look for expected/ in their output directory.
+# TEST_DIR=test/preloaded has the tests that need the library in
+# shared_preload_libraries.  test/run passes its own servers in TEST_SERVER.
 TEST_DIR = test
 TEST_OPTS = --inputdir=$(TEST_DIR) --temp-config=$(TEST_DIR)/atomic_lock.conf \
 	--load-extension=atomic_lock --encoding=UTF8 --no-locale
@@ -40,20 +40,20 @@ PROVE_FLAGS += -I test/perl
 
 PG_CONFIG ?= pg_config
 
-# These see to a PostgreSQL themselves, so they must work before there is one.
+# These install or find PostgreSQL themselves, so they must work without one.
 OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop explore bench bench-report soak test-matrix test-assert nightly \
 	mutate mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
 
-# libpq-dev brings a pg_config, but not the makefile that it names.
+# libpq-dev has a pg_config, but not the makefile that pg_config names.
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifeq ($(wildcard $(PGXS)),)
 $(error The server headers of PostgreSQL are missing: install postgresql-server-dev-N (Debian, Ubuntu) or postgresqlN-devel, or say make PG_CONFIG=/path/to/pg_config)
 endif
-# Its own way to find out what a file includes, where it was configured to, mixes
-# up files of the same name in different directories.
+# PGXS's own tracking of included files, if configured, confuses files of the same name
+# in different directories.
 override autodepend = no
 include $(PGXS)
 
@@ -61,7 +61,7 @@ ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
 $(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
 endif
 
-# Names like faq.md are not for a directory that all extensions share.
+# Names like faq.md do not belong in a directory that all extensions share.
 docmoduledir := extension/$(EXTENSION)
 doc_dir = $(DESTDIR)$(docdir)/$(docmoduledir)
 compat_dir = $(DESTDIR)$(datadir)/extension/$(EXTENSION)
@@ -71,15 +71,15 @@ install-compat:
 	$(MKDIR_P) '$(compat_dir)'
 	$(INSTALL_DATA) $(addprefix $(srcdir)/,$(COMPAT)) '$(compat_dir)/'
 
-# PGXS looks for documents to remove by the names that they have here.
+# PGXS would remove documents by their names in this folder.
 uninstall: uninstall-more
 uninstall-more:
 	rm -f $(addprefix '$(compat_dir)'/,$(notdir $(COMPAT))) $(addprefix '$(doc_dir)'/,$(notdir $(DOCS)))
 	rmdir '$(compat_dir)' '$(doc_dir)' 2>/dev/null || true
 .PHONY: install-compat uninstall-more
 
-# The compiler finds out which files each file includes.  Bitcode that the server
-# can inline follows its object file.
+# The compiler tracks the included files.  Bitcode, which the server can inline, follows
+# its object file.
 ifeq ($(GCC),yes)
 $(OBJS): override CPPFLAGS += -MMD -MP
 -include $(wildcard $(OBJS:.o=.d))
@@ -94,17 +94,17 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# Two servers behind PL/Proxy; then one of them is lost
+# Two servers behind PL/Proxy, one of which is lost
 demo-cluster:
 	@demo/cluster
 
-# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history or explore; TESTS="name name";
-# SUITE=cluster has what needs several servers, and runs only if it is named
+# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history, explore or clients; TESTS="name name";
+# SUITE=cluster has the tests of several servers, and runs only if it is named
 test:
 	@test/run
 
-# The tests to run after each change: servers and objects of the last time are used
-# again.  SUITE and TESTS as above; by default regress, isolation and pgtap.
+# The tests to run after each change, with the servers and objects of the last run.
+# SUITE and TESTS as above; by default regress, isolation and pgtap.
 quick quick-stop:
 	@test/run $@
 
@@ -115,7 +115,7 @@ explore:
 bench:
 	@test/bench/run
 
-# Tables and plots of doc/benchmarks.md, from the results of make bench
+# Tables and plots of doc/benchmarks.md and its report, from the results of make bench
 bench-report:
 	@/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || \
 		bash -c 'set -euo pipefail; . test/lib.sh; al_require plots' bench-report
@@ -125,20 +125,20 @@ bench-report:
 soak:
 	@test/soak
 
-# The tests on other versions of PostgreSQL, and in other builds; each script
-# says at its top what can be chosen.  doc/testing.md has what they are for.
+# The tests on other versions of PostgreSQL, and in other builds.  The header of each
+# script has its options.  doc/testing.md describes their purpose.
 test-matrix:
 	@test/matrix
 
 test-assert:
 	@test/assert
 
-# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutate"
+# The tests that .ci/run leaves out, since they take hours; make nightly SUITE="busy mutate"
 nightly:
 	@test/nightly
 
-# make mutate SINCE=HEAD~1: mistakes on the lines of a change; do the tests notice?  Without
-# SINCE: SAMPLE=80 of all of src/, chosen by SEED.  Mistakes of another kind are patches.
+# make mutate SINCE=HEAD~1 checks that tests notice mistakes on the lines of a change.
+# Without SINCE, SEED chooses SAMPLE=80 mistakes in src/.  make mutants uses patches.
 mutate:
 	@test/mutate/run
 
@@ -153,7 +153,7 @@ dist: checkver
 	git -c safe.directory='*' archive --format=zip --prefix=atomic_lock-$(DISTVERSION)/ -o atomic_lock-$(DISTVERSION).zip HEAD
 	@echo atomic_lock-$(DISTVERSION).zip
 
-# The Debian package for the PostgreSQL that is there, postgresql-N-atomic-lock
+# The Debian package for the installed PostgreSQL, postgresql-N-atomic-lock
 deb:
 	@test/package build
 
@@ -171,5 +171,7 @@ checkver:
 		{ echo 'src/table/catalog.c has another version than $(EXTVERSION)' >&2; exit 1; }
 	@grep -q '^## $(DISTVERSION)' CHANGELOG.md || \
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
+	@grep -qF "'$(DISTVERSION)'" clients/python/src/atomic_lock/_version.py || \
+		{ echo 'clients/python has another version than $(DISTVERSION)' >&2; exit 1; }
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \
 		{ echo 'debian/changelog does not begin with $(DISTVERSION)' >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""demo/cluster.py BINDIR DIRECTORY - what demo/cluster shows, on servers below DIRECTORY"""
+"""demo/cluster.py BINDIR DIRECTORY - the steps of demo/cluster, on servers below DIRECTORY"""
 
 import os
 import re
@@ -19,7 +19,7 @@ def title(text):
 
 
 class Demo:
-    """A proxy, a server of its own, and one with a standby"""
+    """A proxy, a single server, and a server with a standby"""
 
     def __init__(self, bindir, directory):
         self.bindir, self.directory = bindir, directory
@@ -34,7 +34,7 @@ class Demo:
         return re.sub(r'\nLOCATION: .*', '', done.stdout).strip('\n')
 
     def ask(self, who, sql, *expected):
-        """For people; the answer must have all of what is expected"""
+        """Shows a statement and its answer, which must contain all expected texts"""
         print(f'\n{who}=> {sql}')
         answer = self.psql(self.proxy.dsn('shop'), 'SET search_path = locks;\n' + sql, '-q', '-v', 'VERBOSITY=verbose', '-v', 'SHOW_CONTEXT=never')
         print(answer, flush=True)
@@ -83,7 +83,7 @@ FROM unnest('{{{','.join(KEYS)}}}'::text[]) AS o (key),
 
         title(f'The host of {self.primary.name} is lost: PostgreSQL and Patroni are killed, all processes at once')
         lost = self.primary
-        lost.patroni.send_signal(signal.SIGSTOP)		# or it would start the server again
+        lost.patroni.send_signal(signal.SIGSTOP)		# otherwise Patroni would restart the server
         lost.killed()
         end(lost.patroni)
         began = time.monotonic()

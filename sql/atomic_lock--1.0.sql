@@ -1,23 +1,24 @@
 /* sql/atomic_lock--1.0.sql */
 
+-- Copyright (c) 2026, atomic_lock contributors
+
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION atomic_lock" to load this file. \quit
 
 -- The script runs with the schema of the extension in search_path, right after
--- pg_catalog.  We cannot trust the owner of that schema, who may have created a
--- function or an operator there that fits the argument types better than the one
--- in pg_catalog.  So each function, operator and cast in an expression is
--- qualified with pg_catalog, unless the expression runs under the search_path
--- "pg_catalog, pg_temp".  Outside of such expressions the script avoids syntax
--- that looks up an operator without naming it, such as IN, BETWEEN, LIKE and
--- CASE x WHEN.  Functions of our own are called with exactly the types of their
--- parameters.  They cannot be qualified: what CREATE EXTENSION offers for that
--- refuses names of schemas that we allow.
+-- pg_catalog.  The owner of that schema cannot be trusted: the schema may have a
+-- function or an operator that fits the argument types better than the one in
+-- pg_catalog.  So each function, operator and cast in an expression is qualified with
+-- pg_catalog, unless the expression runs under the search_path "pg_catalog, pg_temp".
+-- Elsewhere the script avoids syntax that looks up an operator without naming it, such
+-- as IN, BETWEEN, LIKE and CASE x WHEN.  Functions of the extension are called with
+-- exactly the types of their parameters.  They cannot be qualified: the substitution that
+-- CREATE EXTENSION has for that refuses schema names that we allow.
 
--- The first statement of this script and of each update script.  What follows is found by
--- the name of the schema, so that may not change: its owner could rename it, and give the
--- name to another one.  And since the script is run as a superuser, the owner of the
--- extension must have the rights that it takes.
+-- The first statement of this script and of each update script.  The rest of the script
+-- finds objects by the name of the schema.  So the schema is locked: its owner could
+-- rename it and give the name to another one.  And because the script runs as a
+-- superuser, it checks that the owner of the extension has the rights it uses.
 DO $$
 DECLARE
 	extension	pg_catalog.pg_extension;
@@ -30,7 +31,7 @@ BEGIN
 	FROM pg_catalog.pg_namespace n
 	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
 	FOR NO KEY UPDATE;
-	-- The path has the name that the schema had, and "$user" stands for another one.
+	-- search_path has the name from before the lock; and "$user" means another schema.
 	IF pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', '))
 		AND schema OPERATOR(pg_catalog.=) pg_catalog.current_schema() THEN
 		NULL;
@@ -55,7 +56,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_begin_script'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION app_lock_begin_script() IS
-'internal: the beginning of a script: fails where the library is older, waits for transactions that have written, and tells all sessions';
+'internal: begins a script: fails if the library is older, waits for transactions that have written, and makes all sessions check their version';
 
 SELECT app_lock_begin_script();
 
@@ -63,22 +64,22 @@ SELECT app_lock_begin_script();
 -- The table has one row per holding.  Only the code in src/table reads or
 -- writes it; src/table/columns.h mirrors its columns, in this order.
 --
--- Slot 0 is the exclusive holding of a key, the slots above are shared ones.
--- No index may contain a column that acquire, extend or release changes;
--- otherwise updates would no longer be HOT.
+-- Slot 0 is the exclusive holding of a key; higher slots are shared holdings.
+-- No index may contain a column that acquire, extend or release changes, or
+-- updates would not be HOT.
 ------------------------------------------------------------------------------
 
--- Whoever creates a trusted extension need not have rights in a tablespace.
+-- A role that creates a trusted extension may have no rights in a tablespace.
 SET LOCAL default_tablespace = '';
 
 CREATE TYPE lock_mode AS ENUM ('exclusive', 'shared');
 
 COMMENT ON TYPE lock_mode IS 'exclusive: one owner has the key; shared: any number of them';
 
--- Columns up to the key are at the same offset in every row, and the key is at a
--- multiple of 4, which makes updates cheaper.  Columns that most leases do not
--- need come last, where they take no space.  A release changes the length of no
--- column, so the next version of the row fits where the last one was.
+-- Columns up to the key have the same offset in every row, and the key begins at a
+-- multiple of 4, which makes updates cheaper.  Columns that most leases do not use come
+-- last, where nulls take no space.  A release changes the length of no column, so the
+-- next version of the row fits into the space of the last one.
 CREATE TABLE app_lock (
 	fencing_token	bigint NOT NULL,
 	acquired_at		timestamptz NOT NULL,
@@ -97,25 +98,25 @@ CREATE TABLE app_lock (
 	backend_start	timestamptz,
 	CONSTRAINT app_lock_pkey PRIMARY KEY (key, slot)
 ) USING heap WITH (
-	-- leaves room for about six row versions; a page is pruned once it is full
+	-- leaves room for about six row versions; PostgreSQL prunes a full page
 	fillfactor = 87,
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_vacuum_cost_delay = 0,
-	-- truncation would take a lock that acquires have to wait for
+	-- acquires would wait for the lock of a truncation
 	vacuum_truncate = false,
 	toast.vacuum_truncate = false
 );
 
--- This index finds the leases of an owner that the application named.  An
--- acquire of one key that generates an owner adds no entry, and so stays HOT;
--- see src/table/owner_rows.c.  Deduplication is off, because an entry that
--- stands for several rows goes away only when all of them are dead.
+-- This index finds the leases of owners that the application has named.  An acquire of
+-- one key with a generated owner adds no entry, and so stays HOT; see
+-- src/table/owner_rows.c.  Deduplication is off, because an entry for several rows can be
+-- removed only when all of them are dead.
 CREATE INDEX app_lock_owner_idx ON app_lock (owner_hash)
 	WITH (deduplicate_items = off)
 	WHERE owner_hash IS NOT NULL;
 
--- These texts are short enough to stay in the row, however large meta is.
+-- These texts are short, and stay in the row however large meta is.
 ALTER TABLE app_lock
 	ALTER COLUMN key SET STORAGE MAIN,
 	ALTER COLUMN holder SET STORAGE MAIN,
@@ -124,18 +125,18 @@ ALTER TABLE app_lock
 COMMENT ON TABLE app_lock IS 'holdings of locks, one row each; a lease is live while it is not released and the clock is before expires_at';
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN app_lock.expires_at IS 'when the lease ends by itself; once it is released, when that was';
-COMMENT ON COLUMN app_lock.ttl_us IS 'length that was last asked for, in microseconds; lock_extend repeats it; 0: none';
+COMMENT ON COLUMN app_lock.expires_at IS 'when the lease expires; after a release, when it was released';
+COMMENT ON COLUMN app_lock.ttl_us IS 'last requested length of the lease, in microseconds, which lock_extend repeats; 0: none';
 COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, greater for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.role IS 'role that acquired it; no dependency keeps it from being dropped';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release; empty in a row that its owner released before a later grant of the key to it';
-COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index, and of the key; kept when the row passes to an owner that is not';
+COMMENT ON COLUMN app_lock.owner_hash IS 'hash of an owner and the key, for the index; kept when the row passes to an owner that is not in the index';
 COMMENT ON COLUMN app_lock.released IS 'whether the holding was released';
 COMMENT ON COLUMN app_lock.meta IS 'anything that the application keeps with the lease';
-COMMENT ON COLUMN app_lock.pid IS 'process id of the session with which the holding ends; null for a lease';
+COMMENT ON COLUMN app_lock.pid IS 'process id of the session that ends the holding when it exits; null for a lease';
 COMMENT ON COLUMN app_lock.backend_start IS 'start of that session, as in pg_stat_activity';
 
 -- The last fencing token; see src/table/fence.c.
@@ -158,7 +159,7 @@ CREATE TABLE lock_audit (
 	CONSTRAINT lock_audit_pkey PRIMARY KEY (id)
 ) USING heap;
 
--- This index finds what became of a lease that its former owner asks for.
+-- This index tells a former owner who ended its lease.
 CREATE INDEX lock_audit_key_idx ON lock_audit (key, previous_owner_digest);
 
 COMMENT ON TABLE lock_audit IS 'one row per holding that was ended by force_release or lock_steal';
@@ -174,10 +175,10 @@ COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Un
 COMMENT ON COLUMN lock_audit.reason IS 'reason that was given';
 COMMENT ON COLUMN lock_audit.id IS 'random identifier of the record, unique over all copies of the database';
 
--- What lock_set_policy has set.  Null leaves a part to shorter prefixes and
--- settings.  The roles for which a policy reserves keys have a table of their own:
--- where one of them is missing when a dump is restored, their rows are, and then
--- the policy still admits nobody else.  src/table/columns.h mirrors the columns.
+-- Policies that lock_set_policy has set.  A null part is left to shorter prefixes and
+-- settings.  The roles of a policy have a table of their own: if one of them is missing
+-- when a dump is restored, PostgreSQL may restore none of their rows, and has_roles then
+-- still keeps all other roles out.  src/table/columns.h mirrors the columns.
 CREATE TABLE app_lock_policy (
 	prefix				text COLLATE "C" NOT NULL,
 	default_ttl_us		bigint,
@@ -192,7 +193,7 @@ CREATE TABLE app_lock_policy (
 	notify				bigint,
 	has_roles			bigint,
 	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix),
-	-- what lock_set_policy lets pass, for rows that do not come by it
+	-- the checks of lock_set_policy, for rows that are written in other ways
 	CONSTRAINT app_lock_policy_check CHECK (
 		pg_catalog.octet_length(prefix) OPERATOR(pg_catalog.<=) 1024
 		AND LEAST(default_ttl_us, max_ttl_us) OPERATOR(pg_catalog.>=) 1000
@@ -210,7 +211,7 @@ CREATE TABLE app_lock_policy_role (
 ) USING heap;
 
 COMMENT ON TABLE app_lock_policy IS 'policies for keys with a prefix; lock_set_policy writes it, lock_policies shows it';
-COMMENT ON COLUMN app_lock_policy.prefix IS 'of the keys that it is for';
+COMMENT ON COLUMN app_lock_policy.prefix IS 'the policy is for keys that begin with it';
 COMMENT ON COLUMN app_lock_policy.default_ttl_us IS 'length of a lease that is acquired without a ttl, in microseconds';
 COMMENT ON COLUMN app_lock_policy.max_ttl_us IS 'longest ttl that a call may ask for, in microseconds';
 COMMENT ON COLUMN app_lock_policy.max_wait_us IS 'longest wait that a call may ask for, in microseconds';
@@ -222,7 +223,7 @@ COMMENT ON COLUMN app_lock_policy.max_keys_per_role IS 'how many of these keys a
 COMMENT ON COLUMN app_lock_policy.history IS '1: lock_history records grants; 0: it does not';
 COMMENT ON COLUMN app_lock_policy.notify IS '1: events are sent; 0: they are not';
 COMMENT ON COLUMN app_lock_policy.has_roles IS '1: only members of the roles may change the keys';
-COMMENT ON TABLE app_lock_policy_role IS 'roles for which policies reserve keys; lock_set_policy writes it, lock_policies shows it';
+COMMENT ON TABLE app_lock_policy_role IS 'roles of policies, whose members may change the keys; lock_set_policy writes it, lock_policies shows it';
 COMMENT ON COLUMN app_lock_policy_role.prefix IS 'of the policy';
 COMMENT ON COLUMN app_lock_policy_role.role IS 'role whose members may change the keys';
 
@@ -232,10 +233,10 @@ AS 'MODULE_PATHNAME', 'atomic_lock_policy_changed'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION app_lock_policy_changed() IS
-'internal: trigger of app_lock_policy, which lets all sessions read it again';
+'internal: trigger of app_lock_policy that makes all sessions read the policies again';
 
--- For what a restored dump, a subscription or a person writes.  A subscription
--- fires no triggers for statements.
+-- These triggers are for rows that a restore, a subscription or a person writes.  A
+-- subscription fires no statement triggers.
 CREATE TRIGGER app_lock_policy_changed
 	AFTER INSERT OR UPDATE OR DELETE ON app_lock_policy
 	FOR EACH ROW EXECUTE FUNCTION app_lock_policy_changed();
@@ -253,10 +254,10 @@ ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 	ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
--- The line for a key.  A row with a positive ticket is a place in line.  Row 0 of a
--- key tells to which ticket the key was offered last, and until when.  A row with a
--- negative ticket tells that the ticket with that number has ended.  Its owners are
--- for nobody; an admin may delete places.  A dump leaves it out, as it does leases.
+-- The lines of keys.  A row with a positive ticket is a ticket: a place in line.  The row
+-- with ticket 0 has the last offer of a key: the number of the ticket, and its end.  A row
+-- with a negative ticket marks the ticket of that number as void.  No role may read the
+-- owners; an admin may delete places.  Like leases, these rows are not dumped.
 CREATE TABLE app_lock_queue (
 	key				text COLLATE "C" NOT NULL,
 	ticket			bigint NOT NULL,
@@ -270,7 +271,7 @@ CREATE TABLE app_lock_queue (
 	owner_hash		bigint,
 	CONSTRAINT app_lock_queue_pkey PRIMARY KEY (key, ticket)
 ) USING heap WITH (
-	-- rows come and go
+	-- like app_lock, because rows come and go
 	fillfactor = 87,
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_threshold = 500,
@@ -279,19 +280,19 @@ CREATE TABLE app_lock_queue (
 	toast.vacuum_truncate = false
 );
 
--- This index finds the place of an owner.
+-- This index finds the ticket of an owner.
 CREATE INDEX app_lock_queue_owner_idx ON app_lock_queue (owner_hash);
 
-COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows; what was offered';
+COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows, and offers';
 COMMENT ON COLUMN app_lock_queue.key IS 'which lock';
 COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the number of a place that has ended';
 COMMENT ON COLUMN app_lock_queue.expires_at IS 'when the place is given up, or the offer ends';
 COMMENT ON COLUMN app_lock_queue.queued_at IS 'when the place was taken';
 COMMENT ON COLUMN app_lock_queue.offer_us IS 'for how long the lock is offered, in microseconds';
-COMMENT ON COLUMN app_lock_queue.offered IS 'of the offer: to which ticket';
+COMMENT ON COLUMN app_lock_queue.offered IS 'in row 0: number of the ticket that has the offer';
 COMMENT ON COLUMN app_lock_queue.role IS 'role that took the place';
-COMMENT ON COLUMN app_lock_queue.holder IS 'label of whoever took the place';
-COMMENT ON COLUMN app_lock_queue.owner IS 'secret that proves whose place it is';
+COMMENT ON COLUMN app_lock_queue.holder IS 'label of the client that took the place';
+COMMENT ON COLUMN app_lock_queue.owner IS 'secret that proves the right to the place';
 COMMENT ON COLUMN app_lock_queue.owner_hash IS 'finds the place of an owner';
 
 CREATE TABLE lock_history (
@@ -308,11 +309,11 @@ CREATE TABLE lock_history (
 	ended_by		text,
 	CONSTRAINT lock_history_pkey PRIMARY KEY (key, fencing_token)
 ) USING heap WITH (
-	-- the end of a grant is an update
+	-- leaves room for the end of a grant, which is an update
 	fillfactor = 70
 );
 
--- The sweep finds what is old by this index.
+-- The sweep finds old rows by this index.
 CREATE INDEX lock_history_acquired_at_idx ON lock_history (acquired_at);
 
 COMMENT ON TABLE lock_history IS 'one row per grant of a key whose policy asks for history; the sweep deletes what ended longer ago than atomic_lock.history_retention';
@@ -325,8 +326,8 @@ COMMENT ON COLUMN lock_history.role IS 'role that acquired it';
 COMMENT ON COLUMN lock_history.client_addr IS 'address of the client; null on a Unix-domain socket';
 COMMENT ON COLUMN lock_history.application IS 'application_name of the session that acquired it';
 COMMENT ON COLUMN lock_history.acquired_at IS 'when it was granted, converted to this mode or handed over to this owner';
-COMMENT ON COLUMN lock_history.ended_at IS 'when it ended; null while it goes on, and after its expiry until the next grant or a sweep finds that; lock_held_at knows the expiry at once';
-COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, transferred, converted, session or transaction: what ended it';
+COMMENT ON COLUMN lock_history.ended_at IS 'when the grant ended; null until then; an expiry is written by the next grant or a sweep, but lock_held_at shows it at once';
+COMMENT ON COLUMN lock_history.ended_by IS 'why it ended: released, expired, forced, stolen, transferred, converted, session or transaction';
 
 -- A subscriber keeps its own locks; see src/api/replication.c.
 CREATE FUNCTION app_lock_keep_own()
@@ -335,7 +336,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_keep_own'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION app_lock_keep_own() IS
-'internal: trigger of app_lock, app_lock_queue and lock_history, by which a subscriber leaves out the rows of the publisher';
+'internal: trigger of app_lock, app_lock_queue and lock_history; on a subscriber, it leaves out the rows of the publisher';
 
 CREATE TRIGGER app_lock_keep_own
 	BEFORE INSERT OR UPDATE OR DELETE ON app_lock
@@ -350,11 +351,11 @@ ALTER TABLE app_lock ENABLE REPLICA TRIGGER app_lock_keep_own;
 ALTER TABLE app_lock_queue ENABLE REPLICA TRIGGER app_lock_keep_own;
 ALTER TABLE lock_history ENABLE REPLICA TRIGGER app_lock_keep_own;
 
--- A restored dump must not bring leases back to life.  Fencing tokens must go
--- on from where they were, and the audit trail must be kept.  A grant whose end
--- is not known would never end after a restore.  A role that was dropped has a
--- number only, which may be another role's where the dump is restored.  The name is
--- asked for as pg_dump will write it, and not in the snapshot of the dump.
+-- A dump leaves leases out, so that a restore cannot revive them.  It has the sequence,
+-- because fencing tokens must keep rising, and the audit trail.  A grant without an end is
+-- left out, because it would never end after a restore.  So is a dropped role: only its
+-- number is left, which may belong to another role in the restored database.  The cast
+-- to text shows what pg_dump will write, whatever the snapshot of the dump is.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 SELECT pg_catalog.pg_extension_config_dump('app_lock_policy', '');
@@ -382,20 +383,20 @@ CREATE TYPE lock_grant AS (
 	max_holders		integer
 );
 
-COMMENT ON TYPE lock_grant IS 'answer of an acquire: the holding that was granted, or who has the key';
+COMMENT ON TYPE lock_grant IS 'answer of an acquire: the granted holding, or the holding in the way';
 COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
-COMMENT ON COLUMN lock_grant.status IS 'acquired or reacquired; when refused, why: held, pending, timeout, deadlock, lifetime_exceeded, and for who has to be the owner not_found, not_owner, already_released, expired or forced';
-COMMENT ON COLUMN lock_grant.key IS 'key that was asked for';
+COMMENT ON COLUMN lock_grant.status IS 'acquired or reacquired; when refused, why: held, pending, timeout, deadlock, lifetime_exceeded; for calls that need the owner also not_found, not_owner, already_released, expired or forced';
+COMMENT ON COLUMN lock_grant.key IS 'requested key';
 COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_grant.owner IS 'secret that proves who has the holding; null when refused';
 COMMENT ON COLUMN lock_grant.fencing_token IS 'rises with every grant of the key; null when refused';
 COMMENT ON COLUMN lock_grant.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease expires; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
 COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN lock_grant.ttl_remaining IS 'how long until expires_at, by the clock of the server; null when refused';
-COMMENT ON COLUMN lock_grant.holders IS 'how many hold it, with the caller once that is one of them, where they were counted: when refused as held, and with max_holders; otherwise 0; counting ends at 100, or at max_holders if that is more';
-COMMENT ON COLUMN lock_grant.max_holders IS 'how many may hold it, as asked for; 0: any number';
+COMMENT ON COLUMN lock_grant.holders IS 'number of holders, including the caller once it has the lock; counted when refused as held, and with max_holders; otherwise 0; counting ends at 100, or at max_holders if that is more';
+COMMENT ON COLUMN lock_grant.max_holders IS 'maximum number of holders of this request; 0: no limit';
 
 CREATE FUNCTION lock_acquire(
 	key text,
@@ -633,7 +634,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_assert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_assert(text, text) IS
-'returns the fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006, or LK009 if an administrator ended it; pins it until the transaction ends: until then nobody else can take, release or force it, even when its time is up; writes nothing';
+'returns the fencing token of the holding that "owner" (default atomic_lock.owner) has of "key"; raises LK006 if the owner does not hold the key, LK009 if an administrator ended the holding; pins it until the transaction ends: until then no other session can take, release or force it, even after it expires; writes nothing';
 
 CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint, owner text DEFAULT NULL)
 RETURNS void
@@ -726,11 +727,11 @@ COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
 COMMENT ON COLUMN lock_state.lifetime IS 'lease, session or transaction';
 COMMENT ON COLUMN lock_state.holders IS 'how many owners hold the key; lock_status(key) stops counting at 100';
 COMMENT ON COLUMN lock_state.waiters IS 'how many wait for the key; null if this server cannot know';
-COMMENT ON COLUMN lock_state.pid IS 'process id of the unfinished transaction, or else of the backend with which the holding ends; null for a lease and a prepared transaction';
+COMMENT ON COLUMN lock_state.pid IS 'process id of the unfinished transaction, or else of the backend that ends the holding when it exits; null for a lease and a prepared transaction';
 COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';
 COMMENT ON COLUMN lock_state.pending IS 'whether an unfinished transaction of another session has acquired, released or changed it, or relies on it';
 COMMENT ON COLUMN lock_state.role IS 'role that acquired it; null if it was dropped';
-COMMENT ON COLUMN lock_state.closed_until IS 'until when nobody gets the key although nobody holds it, by min_hold or lock_delay; null otherwise';
+COMMENT ON COLUMN lock_state.closed_until IS 'until when min_hold or lock_delay keeps a free key closed; null if it is not closed';
 COMMENT ON COLUMN lock_state.queued IS 'how many have a place in line, from lock_enqueue';
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
@@ -745,7 +746,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
 LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_status() IS
-'returns a row for every live holding in this database, and for what unfinished transactions have acquired';
+'returns a row for every live holding in this database, and for every key that an unfinished transaction has acquired';
 
 CREATE FUNCTION lock_waiters(
 	OUT key text,
@@ -766,14 +767,14 @@ COMMENT ON FUNCTION lock_waiters() IS
 
 CREATE VIEW lock_waiters AS SELECT * FROM lock_waiters();
 
-COMMENT ON VIEW lock_waiters IS 'backends of this database that wait for a lock, in the order in which they will get it';
-COMMENT ON COLUMN lock_waiters.key IS 'key that it waits for';
+COMMENT ON VIEW lock_waiters IS 'backends of this database that wait for a lock, in the order of the line';
+COMMENT ON COLUMN lock_waiters.key IS 'key that the backend waits for';
 COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
 COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
-COMMENT ON COLUMN lock_waiters.mode IS 'mode that it asks for';
+COMMENT ON COLUMN lock_waiters.mode IS 'requested mode';
 COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.place IS 'place in line for the key, with those of lock_queue; 1 is next';
-COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now, or has a place in line before the waiter; null if there is none, or not known';
+COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of the holder, or of a place in line before the waiter; null if it is not known, or no one is in the way';
 COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
 
 CREATE FUNCTION lock_channel(key text)
@@ -813,10 +814,10 @@ COMMENT ON COLUMN lock_place.place IS 'place in line; 1 is next; null if the own
 COMMENT ON COLUMN lock_place.key IS 'which lock';
 COMMENT ON COLUMN lock_place.expires_at IS 'when the lease ends, or the place is given up';
 COMMENT ON COLUMN lock_place.ttl_remaining IS 'how long that is from now, by the clock of the server';
-COMMENT ON COLUMN lock_place.owner IS 'proves whose place or lease it is; keep it secret';
+COMMENT ON COLUMN lock_place.owner IS 'proves the right to the place or the lease; keep it secret';
 COMMENT ON COLUMN lock_place.fencing_token IS 'fencing token of the lease; null for a place';
-COMMENT ON COLUMN lock_place.ticket IS 'number by which the event "offered" names this place; null if the owner has the lock';
-COMMENT ON COLUMN lock_place.holder IS 'label of whoever has the lock, or comes first; null if it is not known';
+COMMENT ON COLUMN lock_place.ticket IS 'number of this place in the event "offered"; null if the owner has the lock';
+COMMENT ON COLUMN lock_place.holder IS 'label of the holder, or of the first in line; null if it is not known';
 
 CREATE FUNCTION lock_enqueue(
 	key		text,
@@ -866,7 +867,7 @@ CREATE VIEW lock_queue AS SELECT * FROM lock_queue();
 COMMENT ON VIEW lock_queue IS 'places in line for locks that no connection waits for, by key, the next one first; lock_waiters shows those who wait in a call';
 COMMENT ON COLUMN lock_queue.key IS 'key that is wanted';
 COMMENT ON COLUMN lock_queue.place IS 'place in line, with those who wait in a call; 1 is next';
-COMMENT ON COLUMN lock_queue.holder IS 'label of whoever has the place';
+COMMENT ON COLUMN lock_queue.holder IS 'label of the client that has the place';
 COMMENT ON COLUMN lock_queue.role IS 'role that took it; null if it was dropped';
 COMMENT ON COLUMN lock_queue.queued_at IS 'when it was taken';
 COMMENT ON COLUMN lock_queue.expires_at IS 'when it is given up unless it is renewed';
@@ -882,7 +883,7 @@ LANGUAGE C IMMUTABLE PARALLEL SAFE;
 COMMENT ON FUNCTION lock_key(text[]) IS
 'joins parts to a key with ":", escaping ":" and a backslash inside a part with a backslash; raises 22004 for a null part, 22023 for no parts';
 
--- STABLE because the text of some values is in the catalog, such as labels of enums
+-- STABLE, because the text of some values is in the catalog, such as labels of enums
 CREATE FUNCTION lock_key(VARIADIC parts "any")
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_key_any'
@@ -905,7 +906,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_partition'
 LANGUAGE C IMMUTABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_partition(text, integer) IS
-'the partition of a key, counted from 0, where keys are spread over as many partitions: the remainder that PARTITION BY HASH (key) has for what is in the first braces of the key, or for all of it where there are none or nothing is in them; raises 22004 for a null, 22023 for less than one partition';
+'returns the partition of a key, from 0 to partitions - 1: the remainder of PARTITION BY HASH (key) for the text in the first braces of the key, or for the whole key if it has no braces or they are empty; raises 22004 for a null, 22023 for less than one partition';
 
 ------------------------------------------------------------------------------
 -- Policies, and the history that they ask for
@@ -937,7 +938,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_drop_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_drop_policy(text) IS
-'drops the policy of exactly this prefix and returns true; returns false if there is none';
+'drops the policy of exactly this prefix and returns true; returns false if no policy has this prefix';
 
 CREATE FUNCTION lock_policy(
 	key text,
@@ -1062,11 +1063,11 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, places in line that are over, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also offers free keys to the next in line, and sends events that are due';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, expired places in line, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also offers free keys to the next in line, and sends events that are due';
 
 /*
- * Jobs of pg_cron run as the role that made them.  Any role may have created a schema "cron",
- * so these functions use its objects only where it belongs to the extension pg_cron.
+ * Jobs of pg_cron run as the role that created them.  Any role may have created a schema
+ * "cron", so these functions use its objects only if it belongs to the extension pg_cron.
  */
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint
@@ -1089,7 +1090,7 @@ BEGIN
 	-- 22021 where it is not even text
 	PERFORM convert_from(convert_to(schedule, getdatabaseencoding()), getdatabaseencoding());
 
-	-- The session of the job may have any search_path, so all names are qualified.
+	-- The job's session may have any search_path, so all names are qualified.
 	SELECT format('BEGIN WHILE %I.lock_sweep(1000::pg_catalog.int8) OPERATOR(pg_catalog.=) '
 			'1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END', n.nspname),
 		(SELECT format('%s belongs to role "%s", which could make the job run other code as superuser.',
@@ -1130,7 +1131,7 @@ BEGIN
 				'SELECT cron.schedule_in_database(%L, %L, %L, %L, %L);',
 				job, schedule, format('DO %L', body), current_database(), CURRENT_USER);
 	END IF;
-	-- Scheduled again, a job would stay inactive.
+	-- cron.schedule() would leave an inactive job inactive.
 	PERFORM cron.unschedule(j.jobid)
 	FROM cron.job j
 	WHERE j.jobname = job AND j.username = CURRENT_USER AND NOT j.active;
@@ -1176,7 +1177,7 @@ END
 $$;
 
 COMMENT ON FUNCTION lock_unschedule_sweep() IS
-'ends what lock_schedule_sweep scheduled and returns true; returns false if there was nothing; raises 55000 where pg_cron is not in this database';
+'removes the job that lock_schedule_sweep created; returns whether it existed; raises 55000 if pg_cron is not in this database';
 
 CREATE FUNCTION lock_sweeper_status(
 	OUT database name,
@@ -1223,17 +1224,17 @@ AS 'MODULE_PATHNAME', 'atomic_lock_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_stats() IS
-'returns counters of what has happened to locks, a row for each database; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
+'returns counters of acquires, releases, waits and sweeps, a row for each database; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
 
 CREATE VIEW lock_stats AS SELECT * FROM lock_stats();
 
-COMMENT ON VIEW lock_stats IS 'counters of what has happened to locks since the server started or lock_stats_reset was called, a row for each database';
+COMMENT ON VIEW lock_stats IS 'counters of acquires, releases, waits and sweeps since the server started or lock_stats_reset was called, a row for each database';
 COMMENT ON COLUMN lock_stats.database IS 'name of the database; null for all databases that found no place of their own';
 COMMENT ON COLUMN lock_stats.grants IS 'new holdings that were granted and committed';
-COMMENT ON COLUMN lock_stats.regrants IS 'acquires of what the owner had already, and conversions';
+COMMENT ON COLUMN lock_stats.regrants IS 'acquires of keys that the owner already held, and conversions';
 COMMENT ON COLUMN lock_stats.refusals IS 'acquires that answered or raised "held", and calls of lock_enqueue that answered "queued"';
 COMMENT ON COLUMN lock_stats.timeouts IS 'acquires whose wait ran out';
-COMMENT ON COLUMN lock_stats.deadlocks IS 'acquires that were refused because waiting would never have ended';
+COMMENT ON COLUMN lock_stats.deadlocks IS 'acquires that were refused because their wait would have closed a cycle';
 COMMENT ON COLUMN lock_stats.releases IS 'holdings that their owner released, and those that ended with their transaction';
 COMMENT ON COLUMN lock_stats.extends IS 'leases that were extended; a heartbeat counts each';
 COMMENT ON COLUMN lock_stats.expirations IS 'holdings that ran out, or whose session ended; counted when the next grant or the sweep finds them';
@@ -1314,7 +1315,7 @@ CREATE VIEW lock_activity AS
 		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state,
 		s.fencing_token
 	FROM lock_status() s
-		-- on a standby, pid is that of a process of the primary
+		-- on a standby, pid is a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
 			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
 	UNION ALL
@@ -1338,14 +1339,14 @@ CREATE VIEW lock_activity AS
 	WHERE q.offered_until IS NOT NULL
 	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, key;
 
-COMMENT ON VIEW lock_activity IS 'who holds what right now, has acquired it in an unfinished transaction, or is offered it; what others have waited for longest comes first, then what has been held longest';
+COMMENT ON VIEW lock_activity IS 'keys that are held, acquired by an unfinished transaction, or offered; the longest wait comes first, then the longest holding';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
 COMMENT ON COLUMN lock_activity.holder IS 'label of the holder, or of the place in line that has the offer';
 COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held; null if it is offered';
-COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out, or the offer; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.time_left IS 'how long until the lease or the offer expires; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for the key; null if this server cannot know';
-COMMENT ON COLUMN lock_activity.longest_wait IS 'for how long the longest waiter has been waiting';
-COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends, or of the unfinished transaction; null for a lease';
+COMMENT ON COLUMN lock_activity.longest_wait IS 'how long the longest waiter has been waiting';
+COMMENT ON COLUMN lock_activity.application IS 'application_name of the session that ends the holding when it exits, or of the unfinished transaction; null for a lease';
 COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
 COMMENT ON COLUMN lock_activity.session_state IS 'what that session is doing, as in pg_stat_activity';
 COMMENT ON COLUMN lock_activity.mode IS 'exclusive or shared';
@@ -1356,8 +1357,8 @@ COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished tra
 COMMENT ON COLUMN lock_activity.fencing_token IS 'fencing token of the grant, null for an offer; with it, force_release and lock_steal end this holding and no other';
 
 ------------------------------------------------------------------------------
--- Guards.  The trigger is the only record that a table is protected, so that
--- dumps, renames and new partitions keep the protection.
+-- Guards.  The trigger is the only record that a table is protected, so dumps,
+-- renames and new partitions keep the protection.
 ------------------------------------------------------------------------------
 
 CREATE FUNCTION lock_guard()
@@ -1424,12 +1425,12 @@ COMMENT ON COLUMN lock_guards.relation IS 'the table';
 COMMENT ON COLUMN lock_guards.key_template IS 'template that makes the key of a row';
 COMMENT ON COLUMN lock_guards.events IS 'which of insert, update and delete need the lock';
 COMMENT ON COLUMN lock_guards.state IS 'enabled; disabled, replica or always after ALTER TABLE ... TRIGGER';
-COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table that it is protected with';
+COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table whose guard it inherits';
 COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail: the template does not fit the table, or another trigger fires after the guard; null if all is well';
 
 /*
- * The owner of the functions grants and revokes, so that a role that may call
- * lock_grant_access need not own them.
+ * Grants or revokes a level.  It runs as the owner of the functions, so a role that may
+ * call lock_grant_access need not own them.
  */
 CREATE FUNCTION app_lock_change_access(role regrole, level text, granting boolean)
 RETURNS void
@@ -1487,9 +1488,9 @@ BEGIN
 			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
-	-- Until the end of the transaction, nobody can give the name of the schema to another
-	-- one.  And without this lock, two sessions that change the same privileges at the
-	-- same time would get an internal error of PostgreSQL.
+	-- This lock keeps the name of the schema from passing to another one until the end of
+	-- the transaction.  Without it, two sessions that change the same privileges at the same
+	-- time would also get an internal error of PostgreSQL.
 	SELECT e.oid, n.nspname, e.extowner = role, has_schema_privilege(e.extowner, n.oid, 'USAGE WITH GRANT OPTION')
 	INTO STRICT extension, schema, is_owner, has_usage
 	FROM pg_catalog.pg_extension e
@@ -1506,8 +1507,8 @@ BEGIN
 			aclexplode(p.proacl) a
 		WHERE p.proname = ANY (names) AND a.grantee = role);
 
-	-- What looks at single keys belongs to two levels.  A role that keeps the other
-	-- one, by which src/api/access.c knows it, keeps that.
+	-- Functions that look at single keys belong to two levels.  A role that keeps the
+	-- other level keeps them.  src/api/access.c recognizes levels by the same functions.
 	is_kept := NOT granting AND EXISTS (
 		SELECT FROM pg_catalog.pg_proc p, aclexplode(p.proacl) a
 		WHERE a.grantee = role AND p.oid = to_regprocedure(quote_ident(schema) ||
@@ -1515,8 +1516,8 @@ BEGIN
 				WHEN 'user' THEN '.lock_status()'
 				WHEN 'monitor' THEN '.lock_release_all(text)' END));
 
-	-- A role that may pass a right on has been given that by hand.  What it has
-	-- passed on goes, too, or it could make its own right irrevocable.
+	-- A role may have got its right WITH GRANT OPTION by hand.  CASCADE revokes the rights
+	-- that it has passed on, too, or the role could make its own right irrevocable.
 	FOR routine IN
 		SELECT p.oid
 		FROM pg_catalog.pg_proc p
@@ -1527,7 +1528,7 @@ BEGIN
 		WHERE p.proname = ANY (names)
 			-- The owner of the extension can add a procedure to it.
 			AND p.prokind = 'f'
-			-- lock_status() is for monitors only
+			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
 				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
@@ -1537,8 +1538,8 @@ BEGIN
 			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s CASCADE', routine, grantee) END;
 	END LOOP;
 
-	-- VACUUM FULL, CLUSTER and ALTER TABLE change the same row of pg_class as GRANT.  With a
-	-- lock that conflicts with theirs, nobody gets that internal error of PostgreSQL.
+	-- VACUUM FULL, CLUSTER and ALTER TABLE change the same row of pg_class as GRANT.  A lock
+	-- that conflicts with theirs avoids that internal error of PostgreSQL.
 	FOR relation, privileges, is_table IN
 		SELECT c.relname, c.privileges, EXISTS (
 			SELECT FROM pg_catalog.pg_class r
@@ -1549,7 +1550,7 @@ BEGIN
 			('monitor', 'lock_history', 'SELECT'), ('monitor', 'lock_queue', 'SELECT'),
 			('admin', 'app_lock_queue', 'SELECT (key, ticket, expires_at, queued_at, offered, role, holder), DELETE'),
 			('admin', 'lock_audit', 'SELECT, DELETE'),
-			-- what pg_dump reads, and a restore writes
+			-- pg_dump reads these, and a restore writes them.
 			('owner', 'lock_audit', 'INSERT'), ('owner', 'lock_history', 'SELECT, INSERT'),
 			('owner', 'app_lock_policy', 'SELECT, INSERT'), ('owner', 'app_lock_policy_role', 'SELECT, INSERT'),
 			('owner', 'app_lock_fence', 'SELECT, UPDATE')) AS c (at_level, relname, privileges)
@@ -1564,10 +1565,10 @@ BEGIN
 			ELSE format('REVOKE %s ON TABLE %I.%I FROM %s CASCADE', privileges, schema, relation, grantee) END;
 	END LOOP;
 
-	-- USAGE on the schema would keep the role from being dropped.  It stays where
-	-- something else in the schema does so anyway, where the role had nothing of the
-	-- level, and where the role may pass it on, since then it is not from here.  It is
-	-- the owner's of the extension to give.
+	-- USAGE on the schema is granted if the owner of the extension may grant it.  It is
+	-- revoked, because it would keep the role from being dropped, except in three cases:
+	-- another privilege in the schema does so anyway; the role had nothing of the level; or
+	-- the role may pass USAGE on, which a grant by this function does not allow.
 	IF NOT has_usage THEN
 		NULL;
 	ELSIF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
@@ -1586,7 +1587,7 @@ BEGIN
 		EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %s', schema, grantee);
 	END IF;
 
-	-- The owner would lose what pg_dump and others rely on.  This undoes it all.
+	-- Otherwise the owner would lose rights that pg_dump needs.  The error undoes it all.
 	IF NOT granting AND is_owner THEN
 		RAISE invalid_parameter_value USING
 			MESSAGE = 'access cannot be revoked from the owner of the extension';
@@ -1595,7 +1596,7 @@ END
 $$;
 
 COMMENT ON FUNCTION app_lock_change_access(regrole, text, boolean) IS
-'internal: what lock_grant_access and lock_revoke_access do';
+'internal: grants or revokes a level, for lock_grant_access and lock_revoke_access';
 
 CREATE FUNCTION app_lock_prevent_writing(function text)
 RETURNS void
@@ -1615,7 +1616,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting); no level includes another one';
+'grants "role" an access level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting); no level includes another one';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void
@@ -1627,7 +1628,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
-'takes back what lock_grant_access gave for a level, and USAGE on the schema where the role has nothing else there';
+'revokes the access level from "role", and USAGE on the schema if the role has nothing else there';
 
 CREATE FUNCTION app_lock_repeat_access()
 RETURNS void
@@ -1635,14 +1636,13 @@ AS 'MODULE_PATHNAME', 'atomic_lock_repeat_access'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION app_lock_repeat_access() IS
-'internal: grants each level again to the roles that have it, as if no script of an extension did so';
+'internal: grants each level again to the roles that have it, as if no script of an extension were running';
 
 /*
- * The last call of this script and of each update script: nobody may do anything
- * with what the script has made but the roles that have its level.  What PUBLIC may
- * do with new functions is revoked, and what ALTER DEFAULT PRIVILEGES gave to others.
- * PostgreSQL notes for each object what its script left as privileges, so those that
- * have no such note are new.
+ * The last call of this script and of each update script leaves new objects to the roles
+ * that have their level.  It revokes privileges of PUBLIC on new functions, and those that
+ * ALTER DEFAULT PRIVILEGES gave.  PostgreSQL records in pg_init_privs the privileges that
+ * a script left on each object, so an object without such a record is new.
  */
 CREATE FUNCTION app_lock_refresh_access()
 RETURNS void
@@ -1689,12 +1689,12 @@ END
 $$;
 
 COMMENT ON FUNCTION app_lock_refresh_access() IS
-'internal: the end of a script: revokes from PUBLIC what the script has made, and gives it to the roles that have its level';
+'internal: ends a script: revokes new objects from PUBLIC, and grants them to the roles that have their level';
 
--- The first hash of a key makes the secret of this database; see
--- src/base/hash.c.  The key belongs to no partition.
+-- The first hash of a key makes the secret of this database; see src/base/hash.c.
+-- With 0 partitions, this server accepts any key.
 SET LOCAL atomic_lock.partitions = 0;
 SELECT lock_holder('key'::pg_catalog.text);
 
--- Nobody may do anything until lock_grant_access allows it.
+-- Roles have no access until lock_grant_access gives it.
 SELECT app_lock_refresh_access();

@@ -1,10 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * init.c
- *		Module start.
+ *		The start of the module in each process.
  *
- * Model: the module need not be preloaded; calling one of its functions loads it.
- * Everything that each session needs is registered here and nowhere else.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: the module need not be preloaded; a call of one of its functions loads it.
+ * This file registers everything that a session needs, and hands to the lower layers
+ * the functions that read our tables for them.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,18 +18,18 @@
 #include "base/policy.h"
 #include "base/settings.h"
 #include "base/testpoint.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "guard/protect.h"
 #include "lease/report.h"
 #include "lease/session_end.h"
 #include "shmem/contention.h"
 #include "shmem/hint.h"
-#include "shmem/queue.h"
 #include "shmem/session.h"
 #include "shmem/shmem.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "sweep/launcher.h"
 #include "sweep/worker.h"
 #include "table/catalog.h"
@@ -42,8 +45,8 @@ PGDLLEXPORT void _PG_init(void);
 static const AlShmemPart *const shmem_parts[] = {
 	&al_hint_part,
 	&al_sole_part,
-	&al_queue_part,
-	&al_held_part,
+	&al_waiters_part,
+	&al_tx_part,
 	&al_session_part,
 	&al_stat_part,
 	&al_contention_part,

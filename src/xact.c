@@ -1,27 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * xact.c
- *		The order of what happens at commit, abort, PREPARE and savepoints.
+ *		The order of steps at commit, abort, PREPARE and savepoints.
  *
- * Model: nobody should rely on the order in which PostgreSQL calls several callbacks
- * of one kind.  So this file alone registers callbacks for transactions and resource
- * owners, and calls the modules in the order that they need.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking: none of its own.  Nothing here raises after pre-commit.
+ * Model: PostgreSQL promises no order for several callbacks of one kind.  So only this
+ * file registers callbacks for transactions and resource owners, and calls the modules
+ * in the order that they need (steps 6 and 9 of atomic_lock.h):
+ *
+ *	1. Before the commit: publish ends and make offers, then choose the durability.
+ *	2. After the commit, with all locks still held: restore the session's durability,
+ *	   add to the counters, and forget what the transaction held.
+ *	3. When the locks have been released: wake waiters, then the launcher, and tell the
+ *	   client if its grant is in doubt.
+ *
+ * Locking: none of its own.  After pre-commit, no step raises.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "utils/resowner.h"
 
 #include "base/testpoint.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/report.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
@@ -30,13 +39,11 @@
 #include "table/events.h"
 #include "xact.h"
 
-/*
- * At the end of a transaction, this runs after xact_callback().  A subtransaction
- * that commits keeps its locks.
- */
+/* Step 3, after xact_callback().  A subtransaction that commits keeps its locks. */
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
+	Assert(CritSectionCount == 0);
 	if (phase == RESOURCE_RELEASE_BEFORE_LOCKS && isTopLevel)
 		AL_TEST_POINT("before-release");
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
@@ -59,6 +66,18 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 		al_report_doubt();
 }
 
+/* The transaction has ended: forget what this backend knows of it. */
+static void
+forget_transaction(void)
+{
+	al_stat_abort();
+	al_tx_abort(0);
+	al_publish_forget();
+	al_claimed_changed();
+	al_durability_at_end();
+}
+
+/* Steps 1 and 2 */
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -66,31 +85,26 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			al_record_commit(event == XACT_EVENT_PRE_PREPARE);
+			al_publish_commit(event == XACT_EVENT_PRE_PREPARE);
 			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
 			AL_TEST_POINT("before-commit");
 			break;
 		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			if (event != XACT_EVENT_ABORT)
-			{
-				al_durability_after_commit(event == XACT_EVENT_PREPARE);
-				if (al_held_count() > 0)
-					al_stat_count(AL_COUNT_RELEASES, al_held_count());
-				al_stat_commit();
-			}
-			/* Who is in line for what it held is to be offered that. */
-			else if (al_held_count() > 0 && al_tickets_any())
-				al_line_missed();
-			/* The claims of a prepared transaction stay, but no session has them. */
+			al_durability_after_commit(event == XACT_EVENT_PREPARE);
+			if (al_tx_count() > 0)
+				al_stat_count(AL_COUNT_RELEASES, al_tx_count());
+			al_stat_commit();
+			/* The claims of a prepared transaction stay, but belong to no session. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();
-			al_stat_abort();
-			al_held_abort(0);
-			al_record_forget();
-			al_claimed_changed();
-			al_durability_at_end();
+			forget_transaction();
+			break;
+		case XACT_EVENT_ABORT:
+			/* A rollback frees keys too, but cannot offer them: leave that to a sweep. */
+			if (al_tx_count() > 0 && al_tickets_any())
+				al_line_missed();
+			forget_transaction();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -105,16 +119,17 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	int			level = GetCurrentTransactionNestLevel();
 
+	Assert(level > 1);
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
-		al_held_abort(level);
+		al_tx_abort(level);
 		al_events_subabort(level);
 		al_stat_subabort(level);
 		al_claimed_subabort(level);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
-		al_held_commit(level);
+		al_tx_commit(level);
 		al_events_subcommit(level);
 		al_stat_subcommit(level);
 		al_claimed_subcommit(level);

@@ -1,6 +1,8 @@
 /*
  * xact.h
- *		What happens when a transaction ends.
+ *		The order of steps at the end of a transaction.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_XACT_H
 #define AL_XACT_H

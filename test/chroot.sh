@@ -1,30 +1,29 @@
 # shellcheck shell=bash
 # test/chroot.sh - a fresh Debian or Ubuntu of another release, in a directory.
 #
-# To be sourced after test/lib.sh.  The trees are made with mmdebstrap from the
-# machine's own apt mirror, are kept in CHROOTS (/var/cache/atomic_lock-chroots)
-# for a month, and need root.  Processes in a tree see a process list, a /dev/shm
-# and mounts of its own, which the kernel takes away when the script ends,
-# however it ends.
+# To be sourced after test/lib.sh.  mmdebstrap makes the trees from the machine's apt
+# mirror.  They remain in CHROOTS (/var/cache/atomic_lock-chroots) for a month, and
+# need root.  Each tree has its own process list, /dev/shm and mounts, which the
+# kernel removes when the script ends, even by a signal.
 #
-#   al_chroot_need          becomes root by sudo if need be (so call it first,
+#   al_chroot_need          becomes root by sudo if necessary (so call it first,
 #                           with the script's arguments), and finds or installs
 #                           mmdebstrap.
 #   al_chroot NAME SUITE    sets AL_CHROOT, the tree NAME of the release SUITE
-#                           (trixie, noble ...).  It is made if it is not
-#                           there; packages installed into it stay.  No other
-#                           script has it until this one ends.
+#                           (trixie, noble ...).  Makes the tree if necessary;
+#                           installed packages remain.  No other script can use
+#                           the tree until this one ends.
 #   al_chroot_new NAME SUITE  the same, always fresh: no gcc, no make.
 #   al_chroot_drop          removes AL_CHROOT.
 #   al_chroot_add SUITE [COMPONENT..]  adds the packages of another release.
-#   al_chroot_source        copies the project to AL_CHROOT_TOP in there.
-#   al_chroot_run [VAR=x..] CMD..   runs CMD in there as root, in
-#                           AL_CHROOT_TOP if it is there, with nothing of our
-#                           environment; returns its status.  CMD reads nothing.
+#   al_chroot_source        copies the project to AL_CHROOT_TOP in the tree.
+#   al_chroot_run [VAR=x..] CMD..   runs CMD in the tree as root, in
+#                           AL_CHROOT_TOP if that exists, without our
+#                           environment and input; returns the status of CMD.
 #                           Not in a pipeline: a shell that waits for one does
-#                           not hear that it shall end.
+#                           not react to signals.
 #
-# DEBIAN_MIRROR and UBUNTU_MIRROR name mirrors where the machine's will not do.
+# DEBIAN_MIRROR and UBUNTU_MIRROR choose other mirrors than the machine's.
 
 AL_CHROOTS=${CHROOTS:-/var/cache/atomic_lock-chroots}
 AL_CHROOT=
@@ -47,8 +46,8 @@ al_chroot_need() {
 	AL_CHROOTS=$(cd "$AL_CHROOTS" && pwd -P)
 }
 
-# al_chroot_mirror Debian|Ubuntu: sets mirror to where this machine gets the
-# packages of that distribution from, or to where everybody can
+# al_chroot_mirror Debian|Ubuntu: sets mirror to the machine's mirror of the distribution,
+# or to a public one
 al_chroot_mirror() {
 	local origin label uri
 	case $1 in
@@ -87,7 +86,7 @@ al_chroot_keyring() {
 		al_apt_install debian-archive-keyring
 		return 0
 	fi
-	# A Debian that does not have Ubuntu's keys: a newer one vouches for them.
+	# If this Debian lacks Ubuntu's keys, get them from a newer Debian.
 	al_chroot keys trixie
 	keyring=$AL_CHROOT$keyring
 	[ -e "$keyring" ] ||
@@ -95,7 +94,7 @@ al_chroot_keyring() {
 		die "the keys of Ubuntu are not to be had"
 }
 
-# al_chroot_lock NAME: waits until no other script works with that tree
+# al_chroot_lock NAME: waits until no other script uses the tree
 declare -A al_chroot_locks
 al_chroot_lock() {
 	local fd
@@ -114,18 +113,18 @@ al_chroot_unlock() {
 	unset "al_chroot_locks[$1]"
 }
 
-# al_chroot_there DIR: complete, and not older than a month.  A tree gets its
-# name when it is complete.
+# al_chroot_there DIR: whether the tree is at most a month old.  A tree gets its name
+# only when it is complete.
 al_chroot_there() {
 	[ -n "$(find "$1" -maxdepth 0 -mtime -30 2>/dev/null)" ]
 }
 
-# al_chroot_remove DIR: never what somebody has mounted there
+# al_chroot_remove DIR: removes the tree, but nothing that is mounted in it
 al_chroot_remove() {
 	[ ! -e "$1" ] || rm -rf --one-file-system "$1"
 }
 
-# al_chroot_base SUITE: sets base to a tree of that suite which nothing has run in
+# al_chroot_base SUITE: sets base to an unused tree of that suite
 al_chroot_base() {
 	local suite=$1 distribution mirror keyring include=apt components=main log
 	base=$AL_CHROOTS/base-$suite
@@ -143,8 +142,7 @@ al_chroot_base() {
 	say "Making a tree of $suite from $mirror"
 	al_chroot_remove "$base.new"
 	log=$AL_CHROOTS/base-$suite.log
-	# Mirrors may be copies of some day, and the packages of root have nothing
-	# to lose in a power failure.
+	# Mirrors may be old copies, and a power failure does not matter here.
 	if ! mmdebstrap --quiet --mode=root --variant=minbase --components="$components" \
 		--keyring="$keyring" --aptopt='Acquire::Check-Valid-Until "false"' \
 		--dpkgopt=force-unsafe-io --include="$include" \
@@ -172,7 +170,7 @@ al_chroot() {
 	fi
 	AL_CHROOT=$AL_CHROOTS/$name
 	al_chroot_network
-	# A run that was interrupted may have left packages half installed.
+	# An interrupted run may have left packages half installed.
 	al_chroot_run dpkg --configure -a >/dev/null 2>&1
 }
 
@@ -187,7 +185,7 @@ al_chroot_drop() {
 	AL_CHROOT=
 }
 
-# al_chroot_network: what the machine knows about getting to a mirror
+# al_chroot_network: copies the machine's network settings for mirrors
 al_chroot_network() {
 	local f
 	for f in resolv.conf hosts; do
@@ -213,8 +211,8 @@ al_chroot_source() {
 	al_sources | tar -C "$AL_CHROOT$AL_CHROOT_TOP" --no-same-owner -xf -
 }
 
-# The first process of a tree; the others end with it.  It is a shell because
-# somebody has to take notice of the end of servers whose parent has ended.
+# The first process of a tree; the others end with it.  It is a shell, since the first
+# process must wait for servers whose parent has ended.
 # shellcheck disable=SC2016 # expanded there
 al_chroot_init='
 	set -e
@@ -240,7 +238,7 @@ al_chroot_init='
 	exit $status
 '
 
-# al_chroot_may_mount: a container may lack the right to
+# al_chroot_may_mount: whether we may mount; a container may lack this right
 al_chroot_may_mount() {
 	unshare --mount --pid --ipc --fork --propagation private \
 		mount -t tmpfs none "$AL_CHROOTS" >/dev/null 2>&1
@@ -255,8 +253,8 @@ al_chroot_run() {
 	set -- /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 		HOME=/root LANG=C.UTF-8 ${vars[@]+"${vars[@]}"} \
 		/bin/sh -c 'cd "$0" 2>/dev/null; exec env "$@"' "$AL_CHROOT_TOP" "$@"
-	# In the background, so that a signal to us is heard.  When we end, so does
-	# unshare, and with it all that runs in there.
+	# Run it in the background, so that we react to signals.  unshare ends with us, and
+	# all processes in the tree end with unshare.
 	if al_chroot_may_mount; then
 		setpriv --pdeathsig KILL unshare --mount --pid --ipc --fork --kill-child --propagation private -- \
 			bash -c "$al_chroot_init" init "$AL_CHROOT" "$AL_CHROOT_TOP" "$@" </dev/null &
@@ -271,8 +269,8 @@ al_chroot_run() {
 	return $status
 }
 
-# al_chroot_end: ends what still runs in the tree; needed only where mounting
-# is not permitted.  A script calls it from its al_at_exit.
+# al_chroot_end: ends the processes in the tree; needed only if we may not mount.  A
+# script calls it from its al_at_exit.
 al_chroot_end() {
 	local p
 	[ -n "$AL_CHROOT" ] || return 0

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""test/collisions.py - texts that have the same hash as others, for the tests.
+"""test/collisions.py - makes texts with the same hash as another text, for the tests.
 
-The 64-bit hash that PostgreSQL has for texts (hashtextextended, which is
-hash_bytes_extended of src/common/hashfn.c) is made to spread, not to withstand
-anybody: with a seed that is known it can be computed backwards.  Its state is
-three words of 32 bits, of which two are the hash.  Of the third any value will
-do; each leads to other 12 bytes in the middle of a text.  One in 140,000
-is printable, and one in a million has nothing in it that would have to be
-quoted, so a text is found in seconds, and there are thousands.
+PostgreSQL's 64-bit hash of texts (hashtextextended, which is hash_bytes_extended of
+src/common/hashfn.c) spreads well, but does not resist attacks: with a known seed it
+can be computed backwards.  Its state is three words of 32 bits, and two of them are
+the hash.  The third word may have any value; each value leads to other 12 bytes in
+the middle of a text.  One in 140,000 is printable, and one in a million needs no
+quoting, so the script finds a text in seconds, and there are thousands.
 
-Keys and owners were once hashed like that, with seeds that are in the source
-code.  test/t/access/hash_collisions.pl, load/model.pl, load/random_sql.pl and
-test/history have texts that were made here, to show that it no longer
-matters.
+Keys and owners once had such hashes, with seeds that are in the source code.
+test/t/access/hash_collisions.pl, load/model.pl, load/random_sql.pl and test/history
+use texts of this script, to show that such collisions no longer matter.
 
   collisions.py key TEXT [COUNT]          other keys with the hash of a key
   collisions.py owner TEXT [COUNT]        other owners with the hash of an owner
@@ -21,10 +19,10 @@ matters.
                                           the tag of OWNER's shared holding of KEY
   collisions.py check [PSQL-ARGUMENT...]  whether a server hashes as we do
 
-  --prefix TEXT    what the texts begin with, a multiple of 12 bytes
-  --suffix TEXT    what they end with
-  --seed N         of the hash, instead of that of keys or owners
-  --without CHARS  characters that are not to be in what is made up
+  --prefix TEXT    begin of the texts, a multiple of 12 bytes
+  --suffix TEXT    end of the texts
+  --seed N         seed of the hash, in place of the seed of keys or owners
+  --without CHARS  characters that the made bytes must not have
 """
 
 import argparse
@@ -41,7 +39,7 @@ ROUNDS = (4, 6, 8, 16, 19, 4)			# of mix()
 FINAL = (14, 11, 25, 16, 4, 14, 24)		# of final()
 COMBINE = 0x49a0f4dd15e5a8e3			# of hash_combine64()
 
-# What would have to be quoted, in SQL, arrays, Perl, or keys of several parts
+# Characters that need quoting in SQL, arrays, Perl, or keys of several parts
 AWKWARD = ' \'"\\{},:$@|%`'
 
 
@@ -85,9 +83,9 @@ def unfinal(a, b, c):
 
 
 def words(data):
-    """The three words of a block of 12 bytes, or of what is left at the end"""
+    """The three words of a block of 12 bytes, or of the rest at the end"""
     if len(data) < 12:
-        # the lowest byte of the last word is not used there
+        # the hash does not use the lowest byte of the last word
         data = (data[:8].ljust(8, b'\0') + b'\0' + data[8:]).ljust(12, b'\0')
     return [int.from_bytes(data[i:i + 4], 'little') for i in (0, 4, 8)]
 
@@ -108,7 +106,7 @@ def unabsorb(state, data):
 
 
 def split(data):
-    """Whole blocks, and what is left"""
+    """Whole blocks, and the rest"""
     whole = len(data) - len(data) % 12
     return [data[i:i + 12] for i in range(0, whole, 12)], data[whole:]
 
@@ -129,7 +127,7 @@ def combine(a, b):
 
 
 def uncombine(a, combined):
-    """What was combined with a"""
+    """The hash that was combined with a"""
     return ((combined ^ a) - COMBINE - (a << 54) - (a >> 7)) & MASK64
 
 
@@ -150,7 +148,7 @@ def texts(wanted, seed, prefix=b'', suffix=b'', without=AWKWARD):
         for block in reversed(blocks):
             a, b, c = unabsorb(unmix(a, b, c), block)
         a, b, c = unmix(a, b, c)
-        # most are out at the first byte or two
+        # most candidates fail at the first byte or two
         a = (a - x) & MASK
         if a & 0xff not in good or a >> 8 & 0xff not in good or a >> 16 & 0xff not in good:
             continue
@@ -165,7 +163,7 @@ def sql_literal(data):
 
 
 def check(arguments):
-    """Asks a server for the hashes of texts of all lengths, and of what is constructed"""
+    """Compares our hashes of texts of all lengths, and of constructed texts, with a server's"""
     generator = random.Random(1706)
     asked = []
     for length in range(0, 80):

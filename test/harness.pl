@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# test/harness.pl KIND TALLY FILE... - runs TAP files like prove(1), and keeps the
-# file TALLY: a line "PASSED FAILED", one with the files that failed, and one with those
-# that have not ended.  A file that died or broke its plan without a failed assertion
-# counts as one failure.
+# test/harness.pl KIND TALLY FILE... - runs TAP files like prove(1), and maintains the
+# file TALLY with three lines: "PASSED FAILED", the failed files, and the unfinished
+# files.  A file that died or broke its plan without a failed assertion counts as one
+# failure.
 #
 # KIND tap: Perl files.  KIND pgtap: SQL files, each in a new copy of the
 # database al_template on the server that PGHOST and PGUSER name.

@@ -1,51 +1,49 @@
 # shellcheck shell=bash
-# test/lib.sh - what `make test`, `make demo` and `make bench` share.
+# test/lib.sh - functions that `make test`, `make demo` and `make bench` share.
 #
-# To be sourced by a bash script that has said `set -euo pipefail`.  Nothing
-# here touches a cluster of the machine or a file of its PostgreSQL: a private
-# copy of the PostgreSQL programs is made (15 to 20 MB), the extension is
-# installed into that, and every server started from it listens on a socket
-# in a private directory and on no TCP port.
+# For bash scripts with `set -euo pipefail`.  These functions touch neither a
+# cluster of the machine nor a file of its PostgreSQL.  They make a private copy
+# of the PostgreSQL programs (15 to 20 MB) and install the extension into the
+# copy.  Every server of the copy listens on a socket in a private directory and
+# on no TCP port.
 #
-#   al_require THING...     find PostgreSQL and see to it that THINGs are there
-#                           (build tap pgtap cron history libpq plots deb),
-#                           installing with apt what is missing.  Sets PG_CONFIG,
-#                           PG_MAJOR.
+#   al_require THING...     finds PostgreSQL, and installs missing THINGs
+#                           (build tap pgtap cron history libpq plots deb) with
+#                           apt.  Sets PG_CONFIG, PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
-#   al_offer THING          the same for things that are optional (redis etcd drivers
-#                           plproxy patroni):
-#                           where it cannot be had it says so, and fails; of the
-#                           drivers it installs those that there are.
-#   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
-#                           root, the owner of the project, postgres or nobody.
+#   al_offer THING          the same for optional things (redis etcd drivers python
+#                           plproxy patroni).  Prints a line and fails if THING
+#                           is not available; installs the available drivers.
+#   al_choose_user          sets AL_USER, the user of the servers: the caller, or,
+#                           for root, the owner of the project, postgres or nobody.
 #   as_user CMD...          runs CMD as AL_USER.
-#   al_scratch              makes a temporary directory of AL_USER's, AL_SCRATCH,
-#                           goes there, and removes it when the script ends
-#                           (after stopping the servers that run in it).
-#   al_keep NAME OF         in place of al_scratch: AL_SCRATCH is that of the run
-#                           before if there was one with the same OF, and stays,
+#   al_scratch              makes a temporary directory for AL_USER, AL_SCRATCH,
+#                           changes to it, and removes it when the script ends
+#                           (after stopping the servers in it).
+#   al_keep NAME OF         in place of al_scratch: AL_SCRATCH is the directory of
+#                           the last run if its OF was the same, and remains,
 #                           with its servers.  AL_TOP/NAME is a link to it, which
 #                           git ignores.  al_keep_end NAME removes both.
 #   al_build DIR [VAR=x..]  copies the project to DIR/src, builds it there, and
 #                           installs it into a private PostgreSQL below
 #                           DIR/pg.  DIR must belong to AL_USER.  Sets AL_SRC,
 #                           AL_BIN (psql, initdb, pgbench ...) and
-#                           AL_PG_CONFIG.  VAR=x go to make.  After al_keep
-#                           only what has changed is compiled.
-#                           AL_POSTGRES=FILE in the environment puts that
-#                           script in place of the server, which then is
+#                           AL_PG_CONFIG.  VAR=x are options of make.  After
+#                           al_keep only changed files are compiled.
+#                           AL_POSTGRES=FILE in the environment replaces the
+#                           server by that script; the server itself is then
 #                           beside it as postgres.real.
-#   al_initdb DATA [OPT..]  new data directory; superuser is "postgres".
-#   al_start DATA SOCKETDIR starts it; only AL_USER and root can connect.
-#                           Settings come from DATA/postgresql.conf, where one
-#                           may add lines between al_initdb and al_start.
-#   al_stop DATA            stops it, if it runs.
-#   al_running DATA         whether it runs.
+#   al_initdb DATA [OPT..]  makes a data directory; superuser is "postgres".
+#   al_start DATA SOCKETDIR starts its server; only AL_USER and root can connect.
+#                           The caller may add settings to DATA/postgresql.conf
+#                           between al_initdb and al_start.
+#   al_stop DATA            stops the server, if it runs.
+#   al_running DATA         whether the server runs.
 #
-#   al_within SECONDS CMD.. runs CMD and ends it when that time has run out.  Where the
-#                           machine has n times more to do than it has processors, a
-#                           second counts as 1/n.  Sets al_late if the time ran out.
+#   al_within SECONDS CMD.. runs CMD and ends it after SECONDS.  If the load of the
+#                           machine is n times its number of processors, a second
+#                           counts as 1/n.  Sets al_late if the time ran out.
 #
 #   say, step, die, bad_input   output.
 #
@@ -59,9 +57,8 @@ AL_SCRATCH=
 AL_KEPT=
 AL_PG_MIN=15
 
-# Settings of the caller must not lead us to a server that is not ours, and
-# variables on make's command line (TESTS, SUITE) mean nothing to the PGXS
-# makefiles further down.
+# The caller's PG variables must not lead us to another server, and the variables of
+# make's command line (TESTS, SUITE) must not reach the PGXS makefiles.
 for al_var in $(compgen -e PG); do
 	case $al_var in
 		PG_CONFIG | PGVERSION | PG_TEST_*) ;;
@@ -88,7 +85,7 @@ bad_input() {
 
 [[ ${PGVERSION:-$AL_PG_MIN} =~ ^[0-9]+$ ]] || bad_input "PGVERSION=$PGVERSION is no number"
 
-# A script that defines al_at_exit has it called last, with the exit status.
+# If a script defines al_at_exit, al_exit calls it last, with the exit status.
 al_exit() {
 	local status=$?
 	al_apt_done
@@ -99,8 +96,8 @@ trap al_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# al_end_jobs: ends the background jobs of a script and their children, so that no process
-# uses a directory that the script removes
+# al_end_jobs: ends the background jobs of a script and their children, before the
+# script removes their directories
 al_end_jobs() {
 	local job
 	for job in $(jobs -pr); do al_end_tree "$job"; done
@@ -110,7 +107,7 @@ al_end_jobs() {
 # al_end_tree PID [SIGNAL]
 al_end_tree() {
 	local child
-	# Stopped first, so that it starts no more
+	# Stop it first, so that it starts no more children.
 	kill -STOP "$1" 2>/dev/null || return 0
 	for child in $(ps -o pid= --ppid "$1"); do al_end_tree "$child" "${2:-TERM}"; done
 	kill -"${2:-TERM}" "$1" 2>/dev/null || true
@@ -154,8 +151,8 @@ al_within() {
 # Finding PostgreSQL, installing what is missing
 # ---------------------------------------------------------------------------
 
-# al_apt_conf: while our packages are unpacked, no "main" cluster is made and
-# no service is started.  al_apt_done removes the files that this takes.
+# al_apt_conf: prevents that packages create a "main" cluster or start a service while
+# apt unpacks them.  al_apt_done removes the files that this takes.
 al_apt_made=()
 
 al_apt_conf() {
@@ -349,8 +346,8 @@ al_offer() {
 			[ -d /usr/share/gocode/src/go.etcd.io/etcd ] || p+=(golang-etcd-server-dev)
 			;;
 		drivers)
-			# The real drivers of doc/clients.md.  A package that the
-			# distribution lacks is left out, and the tests say so.
+			# The drivers of doc/clients.md.  If the distribution lacks a
+			# package, the tests of that driver are skipped.
 			local go=/usr/share/gocode/src/github.com/jackc/pgx
 			command -v php >/dev/null || p+=(php-cli)
 			php -m 2>/dev/null | grep -q '^pdo_pgsql$' || p+=(php-pgsql)
@@ -365,6 +362,11 @@ al_offer() {
 			command -v node >/dev/null || p+=(nodejs)
 			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null ||
 				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
+			;;
+		python)
+			# What the package of clients/python is built with, and needs
+			/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || p+=(python3-psycopg python3-psycopg-pool)
+			/usr/bin/python3 -c 'import pip, setuptools, wheel' 2>/dev/null || p+=(python3-pip python3-setuptools python3-wheel)
 			;;
 		plproxy)
 			[ -f "$("$PG_CONFIG" --sharedir)/extension/plproxy.control" ] || p+=("postgresql-$PG_MAJOR-plproxy")
@@ -399,8 +401,8 @@ al_offer() {
 	hash -r
 }
 
-# al_node_pg DIR: node-postgres by npm into DIR, where the package of the distribution
-# does not go with the node that is there.  Sets NODE_PATH.
+# al_node_pg DIR: installs node-postgres by npm into DIR if the distribution's package
+# does not work with the installed node.  Sets NODE_PATH.
 al_node_pg() {
 	export NODE_PATH=${NODE_PATH:+$NODE_PATH:}$1/node_modules:/usr/share/nodejs
 	node -e 'require("pg")' 2>/dev/null && return 0
@@ -436,10 +438,10 @@ as_user() {
 	fi
 }
 
-# al_tmpdir: a new directory of AL_USER's with a name short enough for a socket
+# al_tmpdir: makes a directory for AL_USER with a name short enough for a socket
 al_tmpdir() {
 	local base=${TMPDIR:-/tmp} d
-	# TMPDIR may be root's own, and a socket's path may have 107 bytes.
+	# AL_USER may have no access to root's TMPDIR, and the path of a socket has at most 107 bytes.
 	if [ "$(id -u)" = 0 ] || [ ${#base} -gt 40 ]; then base=/tmp; fi
 	d=$(mktemp -d "$base/$1.XXXXXX")
 	[ "$(id -u)" != 0 ] || chown "$AL_USER:" "$d"
@@ -460,15 +462,15 @@ al_scratch_end() {
 	rm -rf "$AL_SCRATCH"
 }
 
-# al_stop_all DIR: the servers whose data are somewhere below it
+# al_stop_all DIR: stops all servers with data directories below DIR
 al_stop_all() {
 	local pid
 	find "$1" -name postmaster.pid 2>/dev/null | while IFS= read -r pid; do
 		al_stop "${pid%/postmaster.pid}" </dev/null >/dev/null 2>&1 || true
-	done || true # find says so where a directory goes away meanwhile
+	done || true # find fails if a directory vanishes meanwhile
 }
 
-# al_kept NAME: sets AL_SCRATCH to what al_keep has left, if that is ours
+# al_kept NAME: sets AL_SCRATCH to the directory that al_keep left, if it belongs to us
 al_kept() {
 	AL_SCRATCH=$(readlink "$AL_TOP/$1") && [ -d "$AL_SCRATCH" ] &&
 		[ "$(stat -c %U "$AL_SCRATCH")" = "$AL_USER" ] || AL_SCRATCH=
@@ -485,7 +487,7 @@ al_keep() {
 		[ "$(id -u)" != 0 ] || chown -h --reference="$AL_TOP" "$AL_TOP/$1"
 	fi
 	AL_KEPT=yes
-	# Servers do not inherit it: see al_start
+	# al_start closes this descriptor for servers.
 	exec 9>"$AL_SCRATCH/lock"
 	flock -n 9 || die "another run has $AL_SCRATCH"
 	export TMPDIR=$AL_SCRATCH/t
@@ -505,11 +507,10 @@ al_keep_end() {
 # The private PostgreSQL
 # ---------------------------------------------------------------------------
 
-# al_private_pg ROOT: PostgreSQL finds its files relative to where its programs
-# are, so copied programs and, at the same relative places, links to the rest
-# make a PostgreSQL of its own, whose pg_config says so too.  That works
-# with every version and packaging; the setting extension_destdir is Debian's
-# alone and gone with PostgreSQL 18.
+# al_private_pg ROOT: makes a private PostgreSQL below ROOT.  PostgreSQL finds its files
+# relative to its programs, so copies of the programs, and links to the rest at the same
+# relative paths, suffice, also for pg_config.  This works with every version and
+# packaging; only Debian has the setting extension_destdir, and only before PostgreSQL 18.
 al_private_pg() {
 	local root=$1 bin share lib inc dir f
 	bin=$("$PG_CONFIG" --bindir) share=$("$PG_CONFIG" --sharedir)
@@ -524,8 +525,8 @@ al_private_pg() {
 		mv "$root$bin/postgres" "$root$bin/postgres.real"
 		install -m 755 "$AL_POSTGRES" "$root$bin/postgres"
 	fi
-	# Where atomic_lock is installed, nothing of it is linked: neither a directory, through
-	# which one would write into the system, nor bitcode, which is of another build.
+	# Do not link an installed atomic_lock: an installation through a linked directory
+	# would write into the system, and bitcode would be that of another build.
 	for dir in "$lib" "$lib/bitcode" "$share" "$share/extension"; do
 		[ -d "$dir" ] || continue
 		mkdir -p "$root$dir"
@@ -543,7 +544,7 @@ al_private_pg() {
 	done
 }
 
-# al_sources: the project as a tar, without what make has left here: it may be of
+# al_sources: writes the project as a tar, without the output of make, which may be for
 # another PostgreSQL
 al_sources() {
 	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./.quick --exclude=./demo_server --exclude=./test_results \
@@ -556,7 +557,7 @@ al_build() {
 	shift
 	AL_SRC=$dir/src AL_BIN=$dir/pg$("$PG_CONFIG" --bindir) AL_PG_CONFIG=$AL_BIN/pg_config
 	if [ -n "$AL_KEPT" ] && [ -e "$dir/built" ]; then
-		# Files that the project has removed must go here, too; the objects stay.
+		# Remove all files but objects: the project may have removed some.
 		find "$AL_SRC" ! -type d ! -name '*.[do]' -delete
 	else
 		al_private_pg "$dir/pg"
@@ -602,15 +603,14 @@ al_start() {
 	local data=$1 socket=$2
 	[ ${#socket} -le 90 ] || die "the path of the socket is too long: $socket"
 	as_user mkdir -p "$socket"
-	# Trust is for those who can reach the socket: its owner, and root.
+	# "trust" is safe, since only the owner and root can reach the socket.
 	as_user tee "$data/atomic_lock_private.conf" >/dev/null <<-END
 		listen_addresses = ''
 		unix_socket_directories = '"${socket//\'/\'\'}"'
 		unix_socket_permissions = 0700
 		port = 5432
 	END
-	# The server outlives this script where that is wanted, so it must not
-	# keep our output open.
+	# The server may outlive this script, so it must not keep our output open.
 	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 600 -l "$data.log" start >/dev/null 2>&1 </dev/null 9>&-; then
 		tail -n 20 "$data.log" >&2
 		die "the server did not start; its log is $data.log"

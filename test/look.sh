@@ -2,14 +2,14 @@
 # test/look.sh - several commands one after the other, and one table of their
 # results.  Sourced by .ci/run and test/nightly.
 #
-#   look NAME CMD...   runs CMD, also where an earlier one has failed.  The last line "N
-#                      passed, N failed" that CMD prints counts.
-#   look_end           prints the table, what failed, and "N passed, N failed"; returns 1
+#   look NAME CMD...   runs CMD, even after failures.  The last line "N passed, N failed"
+#                      that CMD prints counts.
+#   look_end           prints the table, the failures, and "N passed, N failed"; returns 1
 #                      if anything failed, or nothing passed.
 #
-# A command has failed if it returns another status than 0, prints no such line, or ran no
-# test, unless it says "not offered": then the package archive lacks that version of
-# PostgreSQL today.  A script that is interrupted ends the command.
+# A command fails if its status is not 0, or if it prints no such line or has run no test.
+# The line "not offered" is no failure: the package archive lacks that version of
+# PostgreSQL today.  An interrupted script ends its command.
 
 # shellcheck source=test/lib.sh
 . test/lib.sh
@@ -24,7 +24,7 @@ al_at_exit() {
 look() {
 	local name=$1 status=0 ok='' bad='' note='' began=$SECONDS show
 	shift
-	# A trap waits for a command in the foreground.
+	# Run it in the background, since a trap waits for commands in the foreground.
 	"$@" >"$look_log" 2>&1 </dev/null &
 	look_job=$!
 	tail -n +1 -s 0.5 -f --pid="$look_job" "$look_log" &
@@ -33,7 +33,7 @@ look() {
 	look_job=
 	wait "$show"
 	grep -E -A 9 'Failed test |(^|\] )(test .* \.\.\. FAILED|not ok |diff |.*: the time ran out)' "$look_log" >>"$look_failures"
-	# make may have had the last word
+	# make may have printed lines after the last one.
 	read -r ok bad < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$look_log" | tail -n 1) || ok=0 bad=1
 	note=$(grep -oE '^[0-9a-z-]+ +not offered: apt has no .*' "$look_log" | sort -u | tr '\n' ';')
 	if [ $((ok + bad)) = 0 ] && [ -z "$note" ]; then note='no test was run' bad=1; fi

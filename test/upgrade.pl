@@ -1,24 +1,27 @@
 # pg_upgrade with live leases.  test/upgrade runs it; AL_OLD and AL_NEW are the
 # two installations.
 #
-# Properties: after pg_upgrade, in every mode, what was locked is locked: each
-# row of app_lock is as it was, with lines, policies and history, owners extend, prove, release and acquire again
-# with the token that they had, others are refused and told the label; what had
-# run out, was released or ended by force is told as before; what a session held
-# is free; lock_delay, set for a database, keeps closed what it kept closed; every
-# new token is above all old ones of its key, and of its database; guards refuse
-# what they refused and pass what they passed; owners, privileges, what is
-# dumped, and lock_audit are the same; the sweep has not run while pg_upgrade
-# worked, in either server, and runs afterwards; waiters are woken; a dump of
-# the new database restores, without leases; the old cluster, where pg_upgrade
-# has left it, still has its leases.  If the library of the new cluster is that of the
-# next version, it says so until ALTER EXTENSION UPDATE, and then all of this holds.
+# Shows that, after pg_upgrade in every mode:
 #
-# Turns red when: the sweep does not look whether it is in binary upgrade mode;
-# something that has to survive is outside of the table, such as in shared memory
-# or named by an OID; a hash that is kept in the table is another one in the new
-# version; the columns are not those that the library of the new version
-# expects; tokens begin anew with the sequence.
+# - The rows of app_lock, the lines, policies, history, guards, owners, privileges,
+#   lock_audit and the contents of a dump are unchanged.
+# - Owners extend, prove, release and reacquire their leases with the same tokens.
+#   Others are refused with the holder's label.
+# - The reasons of expired, released and forced leases remain.  The leases of
+#   sessions have ended.  Keys that lock_delay keeps closed, as set for the
+#   database, remain closed.
+# - Each new token is above all old ones of its key and of its database.
+# - The sweep has not run in either server during pg_upgrade, and runs afterwards.
+#   Waiters are woken.
+# - A dump of the new database restores, without leases.  The old cluster, if
+#   pg_upgrade has left it, still has its leases.
+# - If the new cluster has the library of the next version, calls say so until ALTER
+#   EXTENSION UPDATE.  Then all of this holds.
+#
+# Turns red when the sweep runs in binary upgrade mode, when state is outside of the
+# tables (such as in shared memory) or refers to an OID, when a stored hash depends on
+# the version, when the library of the new version expects other columns, or when the
+# sequence of tokens begins anew.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +41,7 @@ log_connections = on
 atomic_lock.sweep_interval = 0
 };
 
-# While pg_upgrade works, in both clusters: a sweep would leave nothing.
+# Settings of both clusters during pg_upgrade: a sweep would remove all ended leases.
 my $eager = q{
 atomic_lock.sweep_interval = '1ms'
 atomic_lock.released_retention = 0
@@ -56,7 +59,7 @@ sub psql
 	return $status == 0 ? $stdout : $stderr =~ /ERROR:  (\w{5}):/ ? $1 : "failed: $stderr";
 }
 
-# The same, as one of the roles; in depot the extension is in a schema of its own
+# The same, as one of the roles.  In depot the extension is in a schema of its own.
 sub as
 {
 	my ($role, $db, $sql) = @_;
@@ -72,7 +75,7 @@ sub log_between
 	return substr($log, $from);
 }
 
-# Everything of a database that has to stay as it is, by a name that people know
+# The parts of a database that must not change, and their names in the output
 my %unchanged = (
 	'leases' => q{SELECT to_jsonb(l) - 'note' FROM LOCKS.app_lock l ORDER BY key, slot},
 	'places' => q{SELECT * FROM LOCKS.app_lock_queue ORDER BY key, ticket},
@@ -84,8 +87,8 @@ my %unchanged = (
 		FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, tgname},
 	'extension' => q{SELECT extname, extowner::regrole, extnamespace::regnamespace, extrelocatable,
 		ARRAY(SELECT c::regclass::text FROM unnest(extconfig) c ORDER BY 1), extcondition FROM pg_extension WHERE extname = 'atomic_lock'},
-	# of each function, table, view, sequence and composite type.  What is as it
-	# is by default may be written out or not.
+	# The privileges on each function, table, view, sequence and composite type.  Default
+	# privileges may be explicit or not.
 	'privileges' => q{WITH o AS (
 			SELECT 'pg_proc'::regclass AS classid, oid, proowner AS owner, proacl AS acl, 'f' AS kind FROM pg_proc
 			UNION ALL SELECT 'pg_class'::regclass, oid, relowner, relacl, CASE relkind WHEN 'S' THEN 's' ELSE 'r' END FROM pg_class
@@ -115,7 +118,7 @@ sub look
 
 	my $answer = psql($db, 'SET TimeZone = UTC; ' . $unchanged{$what} =~ s/\bLOCKS\b/$schema/gr);
 
-	# What belongs to the owner of a table is more since PostgreSQL 17.
+	# Since PostgreSQL 17 the owner of a table has one more privilege.
 	$answer =~ s/\b(postgres=arwdDxt)m\b/$1/g if $what eq 'privileges';
 	return $answer;
 }
@@ -167,8 +170,8 @@ GRANT ALL ON orders, parted, parted_1 TO clerk;
 SELECT lock_set_policy('line:', history => true), lock_set_policy('chiefs:', roles => '{chief}');
 }), "|\n||\n|\n|", "$db: the old cluster");
 
-	# Who has what: exclusive, shared, with and without an owner's name, held
-	# before by others, with a key and a meta as big as may be
+	# Leases: exclusive, shared, with and without an owner's name, held by others
+	# before, with a key and a meta of maximal size
 	is(as('clerk', $db, q{
 SET application_name = 'desk';
 SELECT status FROM lock_acquire('order:1', '2 hours', 'ann', holder => 'Ann', meta => '{"screen": "totals"}');
@@ -197,26 +200,26 @@ SELECT force_release('forced', 'is ill');
 SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
 }), "t\nacquired", "$db: audited ends");
 
-	# A session that a crash has ended: its row is all that there is left.
+	# A crash ends a session.  Only its row remains.
 	my $session = $node->background_psql($db);
 	is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'bob', lifetime => 'session')}), 'acquired', "$db: for a session");
 	$node->stop('immediate');
 	eval { $session->quit };
 	$node->start;
 }
-is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND NOT released) FROM app_lock}), '16|13', 'rows');
+is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND NOT released) FROM app_lock}), '16|13', 'the old cluster has 16 rows, 13 of them live');
 
 my %before;
 foreach my $db (@databases)
 {
 	$before{$db}{$_} = look($db, $_) foreach keys %unchanged;
-	unlike($before{$db}{$_}, qr/^(failed.*|\w{5}|)\z/, "$db: there are $_") foreach sort keys %unchanged;
+	unlike($before{$db}{$_}, qr/^(failed.*|\w{5}|)\z/, "$db: the old cluster has $_") foreach sort keys %unchanged;
 	$before{$db}{tokens} = psql($db, 'SELECT max(fencing_token) FROM app_lock');
 	$before{$db}{last} = psql($db, 'SELECT last_value FROM app_lock_fence');
 	$before{$db}{owner} = psql($db, q{SELECT owner FROM app_lock WHERE key = 'made up'});
 	$before{$db}{ann} = psql($db, q{SELECT count(*) FROM app_lock WHERE owner = 'ann' AND NOT released});
 }
-like(slurp_file($node->logfile), qr/registering background worker "atomic_lock launcher"/, 'the log tells whether there is a launcher');
+like(slurp_file($node->logfile), qr/registering background worker "atomic_lock launcher"/, 'the log of the old cluster shows the start of the launcher');
 $node->stop;
 $old->backup_fs_cold('cold');
 
@@ -229,72 +232,72 @@ sub upgraded
 	my $b = $before{$db};
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(look($db, $_), $b->{$_}, "$name: the same $_") foreach sort keys %unchanged;
-	cmp_ok(psql($db, 'SELECT last_value FROM app_lock_fence'), '>=', $b->{last}, "$name: the sequence of tokens");
+	is(look($db, $_), $b->{$_}, "$name: unchanged $_") foreach sort keys %unchanged;
+	cmp_ok(psql($db, 'SELECT last_value FROM app_lock_fence'), '>=', $b->{last}, "$name: the sequence of tokens has not gone back");
 
 	# Others are refused
-	is(as('clerk', $db, q{SELECT acquired, status, mode, holder FROM lock_try_acquire('order:1', owner => 'eve')}), 'f|held|exclusive|Ann', "$name: held");
-	is(as('clerk', $db, q{SELECT lock_acquire('order:1', owner => 'eve')}), '55P03', "$name: ... and says so");
-	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'eve')}), 'held|Bob', "$name: shared");
-	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'ann')}), 'held|Bob', "$name: shared by two");
-	is(as('clerk', $db, q{SELECT lock_try_release('order:1', 'eve'), lock_try_extend('order:1', 'eve'), lock_is_held('order:1', 'eve')}), 'not_owner||f', "$name: another owner");
+	is(as('clerk', $db, q{SELECT acquired, status, mode, holder FROM lock_try_acquire('order:1', owner => 'eve')}), 'f|held|exclusive|Ann', "$name: another owner is refused with the label of the holder");
+	is(as('clerk', $db, q{SELECT lock_acquire('order:1', owner => 'eve')}), '55P03', "$name: ... or gets SQLSTATE 55P03");
+	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'eve')}), 'held|Bob', "$name: another owner is refused a shared key");
+	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'ann')}), 'held|Bob', "$name: a sharer is refused an exclusive lock beside another sharer");
+	is(as('clerk', $db, q{SELECT lock_try_release('order:1', 'eve'), lock_try_extend('order:1', 'eve'), lock_is_held('order:1', 'eve')}), 'not_owner||f', "$name: another owner cannot release, extend or prove a lease");
 
-	# What had ended has ended
+	# Ended leases
 	is(as('clerk', $db, q{SELECT lock_try_release('expired', 'bob'), lock_try_release('released', 'bob'), lock_try_release('forced', 'bob'), lock_try_release('stolen', 'bob'), lock_try_release('session', 'bob')}),
-		'expired|already_released|forced|forced|expired', "$name: what has ended");
-	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '12|0|14', "$name: all live holdings");
+		'expired|already_released|forced|forced|expired', "$name: ended leases keep the reason of their end");
+	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '12|0|14', "$name: lock_status has all live leases");
 
 	# Guards
-	is(as('clerk', $db, q{UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: the guard refuses");
-	is(as('clerk', $db, q{SET atomic_lock.owner = 'eve'; UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: ... another owner");
-	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 2}), 'LK006', "$name: ... another row");
+	is(as('clerk', $db, q{UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: the guard refuses a write without an owner");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'eve'; UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: ... by another owner");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 2}), 'LK006', "$name: ... and of another row");
 	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'changed' WHERE id = 1 RETURNING note}), 'changed', "$name: ... and lets the owner write");
-	is(as('clerk', $db, q{SET atomic_lock.owner = 'bob'; DELETE FROM parted_1}), 'LK006', "$name: ... in a partition, too");
-	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE parted SET note = 'changed' RETURNING id}), '3', "$name: ... through its parent");
-	is(as('chief', $db, q{TRUNCATE orders}), '55000', "$name: ... and TRUNCATE");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'bob'; DELETE FROM parted_1}), 'LK006', "$name: the guard of a partition refuses another owner");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE parted SET note = 'changed' RETURNING id}), '3', "$name: ... and lets the owner write through the parent table");
+	is(as('chief', $db, q{TRUNCATE orders}), '55000', "$name: ... and refuses TRUNCATE");
 
-	# Privileges, as they work
-	is(as('nobody', $db, $_), '42501', "$name: nobody may: $_")
+	# Effects of privileges
+	is(as('nobody', $db, $_), '42501', "$name: a role without access is refused: $_")
 	  foreach (q{SELECT locked FROM lock_status('x')}, q{SELECT lock_sweep()}, q{SELECT * FROM lock_activity}, q{SELECT * FROM app_lock}, q{SELECT * FROM lock_audit});
-	is(as('clerk', $db, q{SELECT force_release('order:1', 'because')}), '42501', "$name: level user");
-	is(as('watcher', $db, q{SELECT lock_acquire('x')}), '42501', "$name: level monitor");
-	is(as('chief', $db, q{SELECT count(*) FROM lock_audit}), '2', "$name: level admin");
-	is(as('clerk', $db, q{SELECT acquired_at + '7 min' >= expires_at AND lock_release('x', owner) FROM lock_acquire('x')}), 't', "$name: settings of a role");
+	is(as('clerk', $db, q{SELECT force_release('order:1', 'because')}), '42501', "$name: level user may not force a release");
+	is(as('watcher', $db, q{SELECT lock_acquire('x')}), '42501', "$name: level monitor may not acquire");
+	is(as('chief', $db, q{SELECT count(*) FROM lock_audit}), '2', "$name: level admin reads the audit");
+	is(as('clerk', $db, q{SELECT acquired_at + '7 min' >= expires_at AND lock_release('x', owner) FROM lock_acquire('x')}), 't', "$name: the default_ttl of a role applies");
 
-	# Owners go on
+	# Owners continue
 	my $token = psql($db, q{SELECT fencing_token FROM app_lock WHERE key = 'order:1'});
-	is(as('clerk', $db, q{SELECT lock_assert('order:1', 'ann')}), $token, "$name: proves");
-	is(as('clerk', $db, qq{SELECT lock_assert_fence('order:1', $token, 'ann')}), '', "$name: ... by token");
+	is(as('clerk', $db, q{SELECT lock_assert('order:1', 'ann')}), $token, "$name: the owner proves the lease with the old token");
+	is(as('clerk', $db, qq{SELECT lock_assert_fence('order:1', $token, 'ann')}), '', "$name: ... and by passing the token");
 	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; SELECT n.status, n.fencing_token = o.fencing_token, n.acquired_at = o.acquired_at, n.expires_at > o.expires_at, n.holder
-		FROM lock_status('order:1') o, lock_acquire('order:1', '2 hours', 'ann') n}), 'reacquired|t|t|t|Ann', "$name: acquires again");
-	is(as('clerk', $db, q{SELECT lock_extend('price-list', 'bob') - clock_timestamp() BETWEEN '2 hours 59 min' AND '3 hours'}), 't', "$name: extends, by what it asked for before");
-	is(as('clerk', $db, q{SELECT status, mode FROM lock_acquire('price-list', '1 hour', 'carol', mode => 'shared')}), 'acquired|shared', "$name: one more shares");
-	is(as('clerk', $db, q{SELECT lock_release('price-list', 'carol'), lock_release('price-list', 'ann')}), 't|t', "$name: ... and leaves");
-	is(as('clerk', $db, q{SELECT status, mode, holder FROM lock_convert('price-list', 'bob')}), 'acquired|exclusive|Bob', "$name: converts");
-	is(as('clerk', $db, qq{SELECT lock_extend('made up', '$b->{owner}') > clock_timestamp(), lock_extend_all('$b->{owner}')}), 't|1', "$name: an owner that was made");
-	is(as('clerk', $db, qq{SELECT lock_release_all('$b->{owner}')}), '1', "$name: ... is found");
-	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: heartbeat of an owner by name");
+		FROM lock_status('order:1') o, lock_acquire('order:1', '2 hours', 'ann') n}), 'reacquired|t|t|t|Ann', "$name: the owner reacquires with the same token, and extends the lease");
+	is(as('clerk', $db, q{SELECT lock_extend('price-list', 'bob') - clock_timestamp() BETWEEN '2 hours 59 min' AND '3 hours'}), 't', "$name: a sharer extends by the ttl of the old call");
+	is(as('clerk', $db, q{SELECT status, mode FROM lock_acquire('price-list', '1 hour', 'carol', mode => 'shared')}), 'acquired|shared', "$name: a third owner shares the key");
+	is(as('clerk', $db, q{SELECT lock_release('price-list', 'carol'), lock_release('price-list', 'ann')}), 't|t', "$name: ... and releases it, as does one of the others");
+	is(as('clerk', $db, q{SELECT status, mode, holder FROM lock_convert('price-list', 'bob')}), 'acquired|exclusive|Bob', "$name: the last sharer converts to exclusive");
+	is(as('clerk', $db, qq{SELECT lock_extend('made up', '$b->{owner}') > clock_timestamp(), lock_extend_all('$b->{owner}')}), 't|1', "$name: a generated owner extends its lease");
+	is(as('clerk', $db, qq{SELECT lock_release_all('$b->{owner}')}), '1', "$name: ... and releases it");
+	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: lock_extend_all extends all leases of an owner");
 
 	# The line, policies and history
 	is(as('clerk', $db, q{SELECT lock_release('line:k', 'ann'); SELECT status, holder FROM lock_try_acquire('line:k', owner => 'ann'); SELECT status FROM lock_enqueue('line:k', 'bob'); SELECT lock_release('line:k', 'bob')}),
-		"t\nheld|Bob\nacquired\nt", "$name: who is first in line has the next turn");
-	is(as('clerk', $db, q{SELECT lock_acquire('chiefs:k')}), '42501', "$name: policies hold");
-	is(as('watcher', $db, q{SELECT count(ended_at) FROM lock_history}), '3', "$name: history goes on");
+		"t\nheld|Bob\nacquired\nt", "$name: the first in line gets the key after a release");
+	is(as('clerk', $db, q{SELECT lock_acquire('chiefs:k')}), '42501', "$name: policies apply");
+	is(as('watcher', $db, q{SELECT count(ended_at) FROM lock_history}), '3', "$name: the history has the new ends");
 
 	# Waits, in the shared memory of the new server
 	my ($waiter, $owner) = map { $node->background_psql($db, extra_params => [ '-U', 'clerk' ]) } (1, 2);
 	$waiter->query_until(qr/waiting/, "\\echo waiting\nSELECT status FROM lock_acquire('hot', '1 hour', 'bob', wait => '100 s');\n");
-	ok($node->poll_query_until($db, q{SELECT count(*) = 1 FROM lock_waiters WHERE key = 'hot'}), "$name: waits");
-	is(ask($owner, q{SELECT lock_release('hot', 'ann')}), 't', "$name: ... for a release");
-	is(ask($waiter, q{SELECT 'next'}), "acquired\nnext", "$name: ... and has it");
+	ok($node->poll_query_until($db, q{SELECT count(*) = 1 FROM lock_waiters WHERE key = 'hot'}), "$name: a waiter joins the queue");
+	is(ask($owner, q{SELECT lock_release('hot', 'ann')}), 't', "$name: ... the holder releases the key");
+	is(ask($waiter, q{SELECT 'next'}), "acquired\nnext", "$name: ... and the waiter is granted the key");
 	$_->quit foreach ($waiter, $owner);
 
-	# New tokens.  Every key that there was changes hands.
+	# New tokens.  Every old key gets a new owner.
 	if ($db eq 'depot')
 	{
-		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('expired', owner => 'eve')}), 'held', "$name: lock_delay keeps closed what ran out");
-		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('session', owner => 'eve')}), 'held', "$name: ... and what a session held");
-		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not what was released");
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('expired', owner => 'eve')}), 'held', "$name: lock_delay keeps the key of an expired lease closed");
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('session', owner => 'eve')}), 'held', "$name: ... and the key of an ended session");
+		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not a released key");
 	}
 	is(psql($db, q{SET atomic_lock.lock_delay = 0;
 		SELECT count(lock_try_release(key, owner)) > 10 FROM app_lock WHERE owner IS NOT NULL AND NOT released;
@@ -307,7 +310,7 @@ sub upgraded
 	return;
 }
 
-# The same of a restored dump, which has no leases
+# Dumps and restores the upgraded database; the dump has no leases
 sub restored
 {
 	my ($name, $from) = @_;
@@ -317,18 +320,18 @@ sub restored
 	my $token = psql($from, 'SELECT max(fencing_token) FROM app_lock');
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$node->command_ok([ $node->installed_command('pg_dump'), '-Fc', '-f', $file, '-d', $node->connstr($from) ], "$name: dumps");
+	$node->command_ok([ $node->installed_command('pg_dump'), '-Fc', '-f', $file, '-d', $node->connstr($from) ], "$name: pg_dump");
 	psql('postgres', "CREATE DATABASE $to; ALTER DATABASE $to SET search_path = public, locks");
-	$node->command_ok([ $node->installed_command('pg_restore'), '-e', '-d', $node->connstr($to), $file ], "$name: ... and restores");
+	$node->command_ok([ $node->installed_command('pg_restore'), '-e', '-d', $node->connstr($to), $file ], "$name: ... and pg_restore");
 	is(psql($to, 'SELECT count(*) FROM app_lock'), '0', "$name: ... without leases");
 	is(look($to, 'audit'), $audit, "$name: ... with the audit");
 	is(look($to, $_), look($from, $_), "$name: ... with the same $_") foreach ('guards', 'policies', 'privileges', 'data');
-	cmp_ok(as('clerk', $to, q{SELECT fencing_token FROM lock_acquire('order:1', owner => 'new')}), '>', $token, "$name: ... with tokens that rise");
+	cmp_ok(as('clerk', $to, q{SELECT fencing_token FROM lock_acquire('order:1', owner => 'new')}), '>', $token, "$name: ... with a higher token");
 	return;
 }
 
-# Run pg_upgrade in a directory of its own.  The logs of its servers are kept: they say who
-# was there.  Returns what the restore of a database failed with, or nothing.
+# Run pg_upgrade in its own directory, and keep the logs of its servers, which show their
+# processes.  Returns the error of a failed restore, or nothing.
 sub pg_upgrade
 {
 	my ($source, $target, $dir, @options) = @_;
@@ -347,7 +350,7 @@ sub pg_upgrade
 	return $log =~ /(error: .*)/ ? $1 : 'pg_upgrade failed, not in a restore';
 }
 
-# What does pg_upgrade say of a plain table, where no atomic_lock has ever been?
+# The error of pg_upgrade for a plain table in clusters without atomic_lock, or an empty string
 sub plain_upgrade
 {
 	my $source = PostgreSQL::Test::Cluster->new('old_plain', install_path => $old_path);
@@ -375,8 +378,8 @@ sub try_mode
 	my $problem = pg_upgrade($source, $target, $dir, $mode eq 'copy' && $target->pg_version < 16 ? () : "--$mode");
 	if (defined $problem && $problem eq plain_upgrade())
 	{
-		# Minor versions that do not fit, such as 17.12, which stores an option with each
-		# column, and 18.6, which does not know it
+		# Some minor versions do not match, such as 17.12, which stores an option with each
+		# column, and 18.6, which does not know that option.
 		diag("pg_upgrade cannot upgrade a plain table between these two either: $problem");
 		$_->clean_node foreach $source, $target;
 		done_testing();
@@ -384,18 +387,18 @@ sub try_mode
 	}
 	is($problem, undef, "$name: pg_upgrade");
 	my @logs = glob($target->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_server.log');
-	is(scalar @logs, 1, "$name: the log of its servers");
+	is(scalar @logs, 1, "$name: pg_upgrade has kept the log of its servers");
 	my $log = slurp_file($logs[0]);
-	like($log, qr/loaded library "atomic_lock"/, "$name: ... which had the library");
-	unlike($log, qr/atomic_lock (launcher|sweeper)/, "$name: ... and no sweep");
+	like($log, qr/loaded library "atomic_lock"/, "$name: ... which loaded the library");
+	unlike($log, qr/atomic_lock (launcher|sweeper)/, "$name: ... and started no sweep");
 
 	$node = $target;
 	$node->append_conf('postgresql.conf', $settings);
 	$node->start;
 	foreach my $db ($next ? @databases : ())
 	{
-		is(as('clerk', $db, $_), '55000', "$name, $db: before the update: $_") foreach q{SELECT lock_try_acquire('order:1', owner => 'eve')}, q{UPDATE orders SET note = 'x' WHERE id = 1};
-		is(look($db, $_), $before{$db}{$_}, "$name, $db: ... the same $_") foreach sort grep { $_ ne 'guards' } keys %unchanged;
+		is(as('clerk', $db, $_), '55000', "$name, $db: before ALTER EXTENSION UPDATE, calls are refused: $_") foreach q{SELECT lock_try_acquire('order:1', owner => 'eve')}, q{UPDATE orders SET note = 'x' WHERE id = 1};
+		is(look($db, $_), $before{$db}{$_}, "$name, $db: ... with unchanged $_") foreach sort grep { $_ ne 'guards' } keys %unchanged;
 		is(psql($db, 'ALTER EXTENSION atomic_lock UPDATE; SELECT extversion FROM pg_extension WHERE extname = $$atomic_lock$$'), '1.1', "$name, $db: ALTER EXTENSION UPDATE");
 	}
 	upgraded("$name, $_", $_) foreach @databases;
@@ -406,20 +409,20 @@ sub try_mode
 	my $from = -s $node->logfile;
 	$node->append_conf('postgresql.conf', $eager);
 	$node->reload;
-	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$name, $_: the sweep removes what was released") foreach @databases;
-	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$name: ... and runs");
-	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$name: ... and leaves what is held");
-	like(log_between($node, $from), qr/atomic_lock sweeper/, "$name: ... as the log says, which knows it");
+	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$name, $_: the sweep removes released leases") foreach @databases;
+	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$name: ... and lock_sweeper_status shows that it runs");
+	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$name: ... and leaves a live lease");
+	like(log_between($node, $from), qr/atomic_lock sweeper/, "$name: ... and the log shows its worker");
 
-	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$name: tables and indexes");
+	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$name: pg_amcheck finds tables and indexes sound");
 	psql('depot', q{DROP EXTENSION atomic_lock CASCADE; CREATE EXTENSION atomic_lock SCHEMA locks});
-	cmp_ok(psql('depot', q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'new')}), '>', $before{depot}{tokens}, "$name: a new extension");
+	cmp_ok(psql('depot', q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'new')}), '>', $before{depot}{tokens}, "$name: a new extension grants a higher token than the old one");
 	$node->stop;
 	unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|XX000/, "$name: nothing unexpected in the log");
 
 	if ($mode eq 'copy' && !$next)
 	{
-		# Whoever goes back finds what he has left.
+		# A user who returns to the old cluster finds its leases.
 		$node = $source;
 		$node->append_conf('postgresql.conf', $settings);
 		$node->start;

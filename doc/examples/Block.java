@@ -22,7 +22,7 @@ import org.postgresql.PGConnection;
 import org.postgresql.util.PSQLException;
 
 public class Block {
-	// The block has ended without its lock.  Says in a word what became of that.
+	// The block has ended without its lock.  The message is a word for the reason.
 	static class Lost extends Exception {
 		Lost(String answer) {
 			super(answer);
@@ -42,7 +42,7 @@ public class Block {
 			this.key = key;
 			this.ttl = ttl + " s";
 			this.work = work.unwrap(PGConnection.class);
-			connection = DriverManager.getConnection(url); // of its own, since the work keeps the other busy
+			connection = DriverManager.getConnection(url); // a second one, since the work keeps the other busy
 			try {
 				token = call("SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)"
 					+ " FROM lock_acquire(?, ?::interval, ?, holder => ?, wait => ?::interval)", key, this.ttl, owner, holder, wait + " s");
@@ -56,7 +56,7 @@ public class Block {
 			heartbeat.scheduleWithFixedDelay(this::watch, 200, 200, TimeUnit.MILLISECONDS);
 		}
 
-		// A call that says what became of the lock, and for how many seconds we have it
+		// A call that returns the state of the lock, and the seconds that we still have it
 		String call(String sql, Object... values) throws SQLException {
 			long asked = System.nanoTime();
 			String[] answer = row(connection, sql, values);
@@ -73,17 +73,17 @@ public class Block {
 			}
 		}
 
-		// Apart from the heartbeat, which may get no answer
+		// Separate from the heartbeat, which may get no answer
 		void watch() {
 			try {
-				if (!isOurs()) // Again and again: the work may be between two statements.
+				if (!isOurs()) // Repeatedly: the work may be between two statements.
 					work.cancelQuery();
 			} catch (SQLException error) {
-				// Then the next one, or isOurs(), has to do.
+				// Then the next heartbeat, or isOurs(), notices.
 			}
 		}
 
-		// To be asked before each step.  By our own clock, so no server can keep us waiting
+		// Call this before each step.  It uses our own clock, so no server can make us wait
 		boolean isOurs() {
 			return !lost && System.nanoTime() - until < 0;
 		}
@@ -102,7 +102,7 @@ public class Block {
 		}
 	}
 
-	// A key that does not tell the name to those who see keys, and do not know the secret
+	// A key that does not show its name to readers without the secret
 	static String hiddenKey(byte[] secret, String name) throws GeneralSecurityException {
 		if (secret.length < 16)
 			throw new IllegalArgumentException("the secret is shorter than 16 bytes");

@@ -76,12 +76,12 @@ public class EditForm {
 		}
 	}
 
-	// The answer says in a word what became of the lock.
+	// The answer is a word for the result.
 	static String closeForm(Connection connection, String owner, int order) throws SQLException {
 		return request(connection, owner, c -> ask(c, "SELECT lock_try_release(lock_key('order', ?::text))", order));
 	}
 
-	// From the form to a job.  The job's owner is its own; the form has lost the lock.
+	// From the form to a job.  The job has its own owner, and the form no longer has the lock.
 	static String handOver(Connection connection, String owner, int order, String job) throws SQLException {
 		return request(connection, owner, c -> ask(c,
 			"SELECT status FROM lock_transfer(lock_key('order', ?::text), owner => ?, new_owner => ?,"

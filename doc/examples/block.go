@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v4"
 )
 
-// Lost says in a word what became of the lock that a block has ended without.
+// Lost means that a block has ended without its lock, and has a word for the reason.
 type Lost string
 
 func (lost Lost) Error() string { return string(lost) }
@@ -29,17 +29,17 @@ func (lost Lost) Error() string { return string(lost) }
 // block's context is cancelled, and with it the statements that were given it.
 func Locked(ctx context.Context, dsn, key string, ttl, every, wait time.Duration, holder string,
 	block func(ctx context.Context, owner, token string) error) (err error) {
-	conn, err := pgx.Connect(ctx, dsn) // of its own, since the work keeps others busy
+	conn, err := pgx.Connect(ctx, dsn) // a separate one, since the work keeps others busy
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.Background())
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	over := time.AfterFunc(math.MaxInt64, stop) // call() sets it; also if the server does not answer any more
+	over := time.AfterFunc(math.MaxInt64, stop) // call() sets it; also if the server no longer answers
 	defer over.Stop()
 
-	// A call that says what became of the lock, and for how many seconds we have it
+	// A call that returns the state of the lock, and the seconds that we still have it
 	call := func(sql string, values ...interface{}) (answer string, err error) {
 		var seconds *float64
 		asked := time.Now()
@@ -87,7 +87,7 @@ func Locked(ctx context.Context, dsn, key string, ttl, every, wait time.Duration
 	return block(working, owner, token)
 }
 
-// hiddenKey is a key that does not tell the name to those who see keys, and do not know the secret.
+// hiddenKey is a key that does not show its name to readers without the secret.
 func hiddenKey(secret []byte, name string) (string, error) {
 	if len(secret) < 16 {
 		return "", errors.New("the secret is shorter than 16 bytes")

@@ -8,12 +8,12 @@ const { createHmac, randomUUID } = require('crypto');
 const { performance } = require('perf_hooks');
 const { setTimeout: pause } = require('timers/promises');
 
-// The block has ended without its lock.  Says in a word what became of that.
+// The block has ended without its lock.  The message is a word for the reason.
 class Lost extends Error {}
 
 // The lock of `key` for a function, which works on the client `work`
 async function locked(connectionString, work, { key, ttl, holder, every = ttl / 3, wait = 0 }, block) {
-  const client = await connect(connectionString); // of its own, since the work keeps the other busy
+  const client = await connect(connectionString); // a second one, since the work keeps the other busy
   const owner = `job/${randomUUID()}`;
   const lost = new AbortController();
   const ended = new AbortController();
@@ -39,12 +39,12 @@ async function locked(connectionString, work, { key, ttl, holder, every = ttl / 
     }
   }
 
-  // Apart from the heartbeat, which may get no answer
+  // Separate from the heartbeat, which may get no answer
   async function watch() {
     while (await pause(200, true, { signal: ended.signal }).catch(() => false)) {
       if (!isOurs()) {
         lost.abort();
-        await cancel(connectionString, work).catch(() => {}); // again and again: the work may be between two statements
+        await cancel(connectionString, work).catch(() => {}); // repeatedly: the work may be between two statements
       }
     }
   }
@@ -70,7 +70,7 @@ async function locked(connectionString, work, { key, ttl, holder, every = ttl / 
   }
 }
 
-// A key that does not tell the name to those who see keys, and do not know the secret
+// A key that does not show its name to readers without the secret
 function hiddenKey(secret, name) {
   if (Buffer.byteLength(secret) < 16) throw new RangeError('the secret is shorter than 16 bytes');
   return createHmac('sha256', secret).update(name).digest('hex');

@@ -8,7 +8,7 @@
 // answer.  So the work calls step() between two steps, and no statement of it may take
 // longer than what is left of the lease then.
 
-// The block has ended without its lock.  Says in a word what became of that.
+// The block has ended without its lock.  The message is a word for the reason.
 class Lost extends Exception {}
 
 class Lock
@@ -27,7 +27,7 @@ class Lock
 			$key, "$ttl s", $this->owner, $holder, "$wait s");
 	}
 
-	// A call that says what became of the lock, and for how many seconds we have it
+	// A call that returns the state of the lock, and the seconds that we still have it
 	private function call(string $sql, ...$values)
 	{
 		$asked = self::clock();
@@ -48,7 +48,7 @@ class Lock
 			throw new Lost('stopped');
 	}
 
-	// By our own clock, so no server can keep us waiting
+	// Uses our own clock, so no server can make us wait
 	public function isOurs(): bool
 	{
 		return self::clock() < $this->until;
@@ -87,8 +87,8 @@ function locked(string $dsn, PDO $work, string $key, float $ttl, string $holder,
 	}
 }
 
-// Rolls back what the block has left open, for nobody has the lock now.  The old time-out
-// is in force until it is changed, so that may be cancelled, too: then once more.
+// Rolls back the block's open transaction, which no longer has the lock.  The old time-out
+// applies until it is changed, so the change may be cancelled, too, and is then repeated.
 function restore(PDO $work, string $timeout): void
 {
 	try {
@@ -107,7 +107,7 @@ function setTimeout(PDO $work, $timeout): void
 	one($work, "SELECT set_config('statement_timeout', ?, false)", $timeout);
 }
 
-// A key that does not tell the name to those who see keys, and do not know the secret
+// A key that does not show its name to readers without the secret
 function hiddenKey(string $secret, string $name): string
 {
 	if (strlen($secret) < 16)
@@ -132,8 +132,8 @@ function one(PDO $connection, string $sql, ...$values)
 	return row($connection, $sql, ...$values)[0];
 }
 
-// PDO cannot cancel.  The server does, by statement_timeout; the call has not acquired the
-// lock then.  The time-out ends with the transaction.
+// PDO cannot cancel a call.  The server does so by statement_timeout; the call has not
+// acquired the lock then.  The time-out ends with the transaction.
 function waitAndGiveUp(PDO $connection, string $key): string
 {
 	$connection->beginTransaction();

@@ -23,7 +23,7 @@ package Lock
 		open my $random, '<:raw', '/dev/urandom' or die $!;
 		read $random, my $bytes, 16;
 		my $lock = bless {
-			connection => main::connect_to($dsn),    # of its own, since the work keeps the other busy
+			connection => main::connect_to($dsn),    # a second one, since the work keeps the other busy
 			key => $key, ttl => "$ttl s", every => $every, owner => 'job/' . unpack('H*', $bytes) }, $class;
 
 		$lock->{token} = $lock->call(
@@ -33,7 +33,7 @@ package Lock
 		return $lock;
 	}
 
-	# A call that says what became of the lock, and for how many seconds we have it
+	# A call that returns the state of the lock, and the seconds that we still have it
 	sub call
 	{
 		my ($lock, $sql, @values) = @_;
@@ -45,7 +45,7 @@ package Lock
 		return $answer;
 	}
 
-	# By our own clock, so no server can keep us waiting
+	# Uses our own clock, so no server can make us wait
 	sub is_ours { return main::clock() < $_[0]{until} }
 
 	# Whether the work may go on; a heartbeat, if it is time for one
@@ -96,8 +96,8 @@ sub locked
 	return;
 }
 
-# A key that does not tell the name to those who see keys, and do not know the secret.
-# The name is of characters: what comes as bytes has to be decoded before.
+# A key that does not show its name to readers without the secret.
+# The name has characters: decode bytes first.
 sub hidden_key
 {
 	my ($secret, $name) = @_;

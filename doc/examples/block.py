@@ -18,7 +18,7 @@ psycopg = importlib.import_module(sys.argv[1])  # psycopg or psycopg2
 
 
 class Lost(Exception):
-    """The block has ended without its lock.  Says in a word what became of that."""
+    """The block has ended without its lock.  The message is a word for the reason."""
 
 
 class Lock:
@@ -26,7 +26,7 @@ class Lock:
         self.key, self.owner, self.until = key, f'job/{uuid.uuid4()}', 0
 
     def is_ours(self):
-        """To be asked before each step.  By our own clock, so no server can keep us waiting"""
+        """Call this before each step.  It uses our own clock, so no server can make us wait"""
         return time.monotonic() < self.until
 
 
@@ -52,13 +52,13 @@ def locked(dsn, work, key, ttl, holder, every=None, wait=0):
             except psycopg.Error:
                 lock.until = 0
 
-    def watch():  # apart from the heartbeat, which may get no answer
+    def watch():  # separate from the heartbeat, which may get no answer
         while not ended.wait(.2):
             if not lock.is_ours():
                 with contextlib.suppress(psycopg.Error):
-                    work.cancel()  # again and again: the work may be between two statements
+                    work.cancel()  # repeatedly: the work may be between two statements
 
-    connection = connect(dsn)  # of its own, since the work keeps the other busy
+    connection = connect(dsn)  # a second one, since the work keeps the other busy
     try:
         lock.token = call(
             """SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)
@@ -81,7 +81,7 @@ def locked(dsn, work, key, ttl, holder, every=None, wait=0):
 
 
 def hidden_key(secret, name):
-    """A key that does not tell the name to those who see keys, and do not know the secret"""
+    """A key that does not show its name to readers without the secret"""
     if len(secret) < 16:
         raise ValueError('the secret is shorter than 16 bytes')
     return hmac.new(secret, name.encode(), hashlib.sha256).hexdigest()

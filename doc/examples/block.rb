@@ -7,16 +7,16 @@ require 'openssl'
 require 'pg'
 require 'securerandom'
 
-# The block has ended without its lock.  Says in a word what became of that.
+# The block has ended without its lock.  The message is a word for the reason.
 class Lost < StandardError; end
 
 Lock = Struct.new(:key, :owner, :token, :over) do
-  # To be asked before each step.  By our own clock, so no server can keep us waiting
+  # Call this before each step.  It uses our own clock, so no server can make us wait
   def ours?
     clock < over
   end
 
-  # A call that says what became of the lock, and for how many seconds we have it
+  # A call that returns the state of the lock, and the seconds that we still have it
   def call(connection, sql, *values)
     asked = clock
     answer, seconds = row(connection, sql, *values)
@@ -32,13 +32,13 @@ end
 # The lock of +key+ for a block, which works on the connection +work+
 def locked(dsn, work, key, ttl, holder, every: ttl / 3.0, wait: 0)
   lock = Lock.new(key, "job/#{SecureRandom.uuid}")
-  connection = PG.connect(dsn) # of its own, since the work keeps the other busy
+  connection = PG.connect(dsn) # a second one, since the work keeps the other busy
   lock.token = lock.call(connection,
     'SELECT fencing_token, extract(epoch FROM waited + ttl_remaining) FROM lock_acquire($1, $2, $3, holder => $4, wait => $5)',
     key, "#{ttl} s", lock.owner, holder, "#{wait} s")
   ended, finish = IO.pipe
   heartbeat = Thread.new { beat(connection, lock, ttl) until IO.select([ended], nil, nil, every) }
-  # Apart from the heartbeat, which may get no answer.  Again and again: the work may be
+  # Separate from the heartbeat, which may get no answer.  Repeatedly: the work may be
   # between two statements.
   watch = Thread.new { lock.ours? || work.cancel until IO.select([ended], nil, nil, 0.2) }
   begin
@@ -61,7 +61,7 @@ rescue PG::Error
   lock.over = 0
 end
 
-# A key that does not tell the name to those who see keys, and do not know the secret
+# A key that does not show its name to readers without the secret
 def hidden_key(secret, name)
   raise ArgumentError, 'the secret is shorter than 16 bytes' if secret.bytesize < 16
 

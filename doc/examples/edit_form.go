@@ -67,12 +67,12 @@ func save(pool *pgxpool.Pool, owner string, order int, note string) (string, err
 	return "saved", err
 }
 
-// The answer says in a word what became of the lock.
+// The answer is a word for the result.
 func closeForm(pool *pgxpool.Pool, owner string, order int) (string, error) {
 	return ask(pool, owner, "SELECT lock_try_release(lock_key('order', $1::int))", order)
 }
 
-// From the form to a job.  The job's owner is its own; the form has lost the lock.
+// From the form to a job.  The job has its own owner, and the form no longer has the lock.
 func handOver(pool *pgxpool.Pool, owner string, order int, job string) (string, error) {
 	return ask(pool, owner, `SELECT status FROM lock_transfer(lock_key('order', $1::int), owner => $2,
 		new_owner => $3, holder => 'nightly export', ttl => '10 min')`, order, owner, job)

@@ -56,7 +56,7 @@ async function save(pool, owner, order, note) {
   return 'saved';
 }
 
-// The answer says in a word what became of the lock.
+// The answer is a word for the result.
 function closeForm(pool, owner, order) {
   return request(pool, owner, async (client) => {
     const { rows } = await client.query(
@@ -65,7 +65,7 @@ function closeForm(pool, owner, order) {
   });
 }
 
-// From the form to a job.  The job's owner is its own; the form has lost the lock.
+// From the form to a job.  The job has its own owner, and the form no longer has the lock.
 function handOver(pool, owner, order, job) {
   return request(pool, owner, async (client) => {
     const { rows } = await client.query(

@@ -56,13 +56,13 @@ function save(PDO $db, string $owner, int $order, string $note): string
 	return 'saved';
 }
 
-// The answer says in a word what became of the lock.
+// The answer is a word for the result.
 function closeForm(PDO $db, string $owner, int $order): string
 {
 	return request($db, $owner, fn () => row($db, "SELECT lock_try_release(lock_key('order', ?))", $order)[0]);
 }
 
-// From the form to a job.  The job's owner is its own; the form has lost the lock.
+// From the form to a job.  The job has its own owner, and the form no longer has the lock.
 function handOver(PDO $db, string $owner, int $order, string $job): string
 {
 	return request($db, $owner, fn () => row($db, "SELECT status FROM lock_transfer(lock_key('order', ?),

@@ -7,7 +7,7 @@ use strict;
 use warnings;
 use DBI;
 
-# One request: a transaction in which we are the owner
+# One request: a transaction with our owner
 sub request
 {
 	my ($db, $owner, $work) = @_;
@@ -66,7 +66,7 @@ sub save
 	return "refused: $@->{message}";
 }
 
-# The answer says in a word what became of the lock.
+# The answer is a word for the result.
 sub close_form
 {
 	my ($db, $owner, $order) = @_;
@@ -75,7 +75,7 @@ sub close_form
 		sub { $db->selectrow_array(q{SELECT lock_try_release(lock_key('order', ?))}, undef, $order) });
 }
 
-# From the form to a job.  The job's owner is its own; the form has lost the lock.
+# From the form to a job.  The job has its own owner, and the form no longer has the lock.
 sub hand_over
 {
 	my ($db, $owner, $order, $job) = @_;

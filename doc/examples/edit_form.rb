@@ -41,12 +41,12 @@ rescue PG::ServerError => e
   "refused: #{e.result.error_field(PG::PG_DIAG_MESSAGE_PRIMARY)}"
 end
 
-# The answer says in a word what became of the lock.
+# The answer is a word for the result.
 def close_form(db, owner, order)
   request(db, owner) { row(db, "SELECT lock_try_release(lock_key('order', $1))", order).first }
 end
 
-# From the form to a job.  The job's owner is its own; the form has lost the lock.
+# From the form to a job.  The job has its own owner, and the form no longer has the lock.
 def hand_over(db, owner, order, job)
   request(db, owner) do
     row(db, "SELECT status FROM lock_transfer(lock_key('order', $1), owner => $2, new_owner => $3,

@@ -51,14 +51,14 @@ def save(pool, owner, order, note):
 
 
 def close_form(pool, owner, order):
-    """The answer says in a word what became of the lock"""
+    """The answer is a word for the result"""
     with request(pool, owner) as cursor:
         cursor.execute("SELECT lock_try_release(lock_key('order', %s))", (str(order),))
         return cursor.fetchone()[0]
 
 
 def hand_over(pool, owner, order, job):
-    """From the form to a job.  The job's owner is its own; the form has lost the lock."""
+    """From the form to a job.  The job has its own owner, and the form no longer has the lock."""
     with request(pool, owner) as cursor:
         cursor.execute(
             """SELECT status FROM lock_transfer(lock_key('order', %s), owner => %s, new_owner => %s,

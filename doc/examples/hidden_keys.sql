@@ -1,6 +1,6 @@
--- Keys that do not tell their names: HMAC-SHA256 of a name with a secret of at least 16
+-- Keys that do not show their names: HMAC-SHA256 of a name with a secret of at least 16
 -- bytes, as the function hidden_key of the block programs makes it.  To be run by psql, in
--- the schema of the application.  Whoever is to make keys needs EXECUTE on it.
+-- the schema of the application.  A role needs EXECUTE on the function to make keys.
 --
 -- A secret that is NULL makes a key that is NULL, and no lock (22004).  Pass the secret as
 -- a parameter, or it is in pg_stat_activity, and perhaps in the log.  The log may have

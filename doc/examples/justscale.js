@@ -1,5 +1,5 @@
-// Locks as JustScale has them, with atomic_lock on node-postgres: to lock is to read anew,
-// a lock is a proof that functions ask for, and who locks twice is told so
+// Locks as JustScale has them, with atomic_lock on node-postgres: locking reads the row
+// anew, functions take the lock as a proof, and locking twice is an error
 //
 // node justscale.js postgresql://... shows it.  The database needs the extension and the
 // table of setup.sql.
@@ -10,11 +10,11 @@ const { Pool } = require('pg');
 
 class DoubleLockError extends Error {}
 
-// One owner for each request, so that who locks twice in one request is told so
+// One owner for each request, so that locking twice in one request is an error
 const requests = new AsyncLocalStorage();
 const inRequest = (work) => requests.run(`request/${randomUUID()}`, work);
 
-// A row that is locked, and was read after that.  Only Repository.lock() makes one.
+// A row that was locked and then read.  Only Repository.lock() makes one.
 class Locked {
   #release;
 
@@ -73,7 +73,7 @@ class Repository {
     }
   }
 
-  // Asks for the proof.  The guard of the table asks the server, also when the lease is over.
+  // Checks the proof.  The guard of the table refuses the write after the lease has expired.
   save(locked) {
     if (!(locked instanceof Locked)) throw new TypeError('save() needs a Locked');
     return this.transaction(locked.owner, (client) =>
@@ -81,7 +81,7 @@ class Repository {
   }
 }
 
-// Needs the lock as an argument, and so takes none
+// Takes the lock as an argument, and does not lock
 async function approve(orders, locked) {
   locked.note = `${locked.note}, approved`;
   await orders.save(locked);

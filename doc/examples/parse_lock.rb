@@ -1,6 +1,6 @@
 # Locks as Parse::Lock has them, with atomic_lock on ruby-pg: a block with a deadline, a
-# key that does not tell its name, closed where anything is in doubt, and a warning where
-# the block ran longer than its lock
+# key that does not show its name, an error in case of doubt, and a warning if the block
+# ran longer than its lock
 #
 # ruby parse_lock.rb 'host=... dbname=...' shows it.  The database needs the extension and
 # the role of setup.sql.  The block gets the fencing token, which a store can check.
@@ -19,10 +19,10 @@ class ParseLock
     @secret = secret
   end
 
-  # Whoever has the same secret is the same owner of this key.  So a host that has another
-  # one cannot take it, and must not start: its locks would exclude nobody.  It waits, since
-  # others may not have committed yet.  To be repeated before the lease is over.  SHA512,
-  # since the keys are made with SHA256, and are shown.
+  # All hosts with the same secret are one owner of this key.  A host with another secret
+  # cannot acquire the key, and must not start, since its locks would exclude nobody.  The
+  # call waits, since others may not have committed yet.  Repeat it before the lease
+  # expires.  SHA512, since SHA256 makes the keys, which are visible.
   def same_secret!(host, ttl: 86_400, wait: 5)
     owner = OpenSSL::HMAC.hexdigest('SHA512', @secret, 'owner')
     acquired, status, holder = PG.connect(@dsn) { |db| row(db, <<~SQL, owner, "#{ttl} s", host, "#{wait} s") }
@@ -72,7 +72,7 @@ $stderr = $stdout
 dsn, = ARGV
 locks = ParseLock.new(dsn, 'the secret of all hosts')
 PG.connect(dsn) do |db|
-  db.exec("BEGIN; SELECT lock_acquire('parse-lock:secret', holder => 'host 2')") # as by a host that starts at the same time
+  db.exec("BEGIN; SELECT lock_acquire('parse-lock:secret', holder => 'host 2')") # like a host that starts at the same time
   locks.same_secret!('host 1', wait: 0.01)
 rescue SecurityError => e
   puts "Host 1 does not start yet: #{e.message}"

@@ -1,4 +1,4 @@
-// Waiting for a lock without a connection, on node-postgres: a place in line, and events
+// Waiting for a lock without a connection, on node-postgres: tickets, and events
 //
 // node waiting.js postgresql://... [postgresql://...] plays people who wait for each
 // other.  The second database is for listening, if the first is behind a pooler.  The
@@ -32,7 +32,7 @@ class Events {
     client.once('end', () => this.ended || this.connectAgain());
   }
 
-  // Until the server takes us.  The pauses grow up to ten seconds.
+  // Repeats until the server accepts us.  The pauses grow up to ten seconds.
   async connectAgain() {
     for (let milliseconds = 100; !this.ended; milliseconds = Math.min(2 * milliseconds, 10000)) {
       try {
@@ -42,7 +42,7 @@ class Events {
         await pause(milliseconds);
       }
     }
-    this.hear({ event: 'connected' }); // what came meanwhile is lost: whoever waits has to ask
+    this.hear({ event: 'connected' }); // events of the meantime are lost, so waiters must ask again
   }
 
   hear(event) {
@@ -65,7 +65,7 @@ class Events {
     await this.client.end();
   }
 
-  // The next event that fits, or undefined if none comes for so long
+  // The next event that matches, or undefined after the timeout
   async next(fits, milliseconds) {
     const end = Date.now() + milliseconds;
     for (;;) {
@@ -85,7 +85,7 @@ class Events {
   }
 }
 
-// Take the lock or a place in line; again: take it when it is our turn, or keep the place.
+// Take the lock or a ticket; when repeated, take the lock at our turn, or keep the ticket.
 function enqueue(pool, owner, order, user) {
   return request(pool, owner, async (client) => {
     const { rows } = await client.query(
@@ -96,7 +96,7 @@ function enqueue(pool, owner, order, user) {
   });
 }
 
-// Until we have the lock.  An event is a hint that it is time to ask; the answer counts.
+// Repeats until we have the lock.  An event is only a hint to ask; the answer decides.
 async function waitForTurn(pool, events, owner, order, user, poll = 30000) {
   for (;;) {
     const { status, ticket } = await enqueue(pool, owner, order, user);
@@ -106,7 +106,7 @@ async function waitForTurn(pool, events, owner, order, user, poll = 30000) {
   }
 }
 
-// Nobody shall wait for somebody who has gone.
+// Leave the line, so that nobody waits for us.
 function leave(pool, owner, order) {
   return request(pool, owner, async (client) => {
     const { rows } = await client.query("SELECT lock_leave(lock_key('order', $1::text)) AS left", [order]);
@@ -114,7 +114,7 @@ function leave(pool, owner, order) {
   });
 }
 
-// Tell whoever has the lock that somebody wants it.  All who listen see the message.
+// Ask the holder for the lock.  All listeners see the message.
 async function ask(pool, owner, order, message) {
   const { rows } = await request(pool, owner, (client) =>
     client.query("SELECT lock_ask(lock_key('order', $1::text), $2) AS holders", [order, message]));
@@ -179,7 +179,7 @@ async function play(connectionString, listenTo) {
   say('Carol has waited:', await turn);
   say('Carol closes:', await closeForm(pool, carol, 42));
 
-  // A job that takes long gives way to a person.
+  // A long job gives way to a person.
   const requests = new Map([['request 7', { owner: alice, user: 'Alice' }]]);
   await atJob.listen(43);
   say('The job opens 43:', (await openForm(pool, 'job-17', 43, 'nightly export')).status);

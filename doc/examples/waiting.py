@@ -1,4 +1,4 @@
-"""Waiting for a lock without a connection, on psycopg2: a place in line, and events
+"""Waiting for a lock without a connection, on psycopg2: tickets, and events
 
 python3 waiting.py 'host=... dbname=...' ['host=... dbname=...'] plays people who wait for
 each other.  The second database is for listening, if the first is behind a pooler.
@@ -42,7 +42,7 @@ class Events:
             cursor.execute(sql.SQL('LISTEN {}').format(channel))
 
     def next(self, seconds):
-        """The next event, or None if none comes for so long.  'connected': events were lost"""
+        """The next event, or None after the timeout.  'connected': events were lost"""
         try:
             self.connection.poll()
             if not self.connection.notifies and select.select([self.connection], [], [], seconds)[0]:
@@ -55,7 +55,7 @@ class Events:
         return json.loads(self.connection.notifies.pop(0).payload)
 
     def connect_again(self):
-        """Until the server takes us.  The pauses grow up to ten seconds."""
+        """Repeats until the server accepts us.  The pauses grow up to ten seconds."""
         pause = .1
         while True:
             self.connection.close()
@@ -67,7 +67,7 @@ class Events:
 
 
 def enqueue(pool, owner, order, user):
-    """Take the lock or a place in line; again: take it when it is our turn, or keep the place"""
+    """Take the lock or a ticket; when repeated, take the lock at our turn, or keep the ticket"""
     with request(pool, owner) as cursor:
         cursor.execute(
             """SELECT status, place, ticket
@@ -77,7 +77,7 @@ def enqueue(pool, owner, order, user):
 
 
 def wait_for_turn(pool, events, owner, order, user, poll=30):
-    """Until we have the lock.  An event is a hint that it is time to ask; the answer counts."""
+    """Repeats until we have the lock.  An event is only a hint to ask; the answer decides."""
     while True:
         status, _, ticket = enqueue(pool, owner, order, user)
         if status != 'queued':
@@ -88,14 +88,14 @@ def wait_for_turn(pool, events, owner, order, user, poll=30):
 
 
 def leave(pool, owner, order):
-    """Nobody shall wait for somebody who has gone"""
+    """Leave the line, so that nobody waits for us"""
     with request(pool, owner) as cursor:
         cursor.execute("SELECT lock_leave(lock_key('order', %s))", (str(order),))
         return 'left' if cursor.fetchone()[0] else 'was not in line'
 
 
 def ask(pool, owner, order, message):
-    """Tell whoever has the lock that somebody wants it.  All who listen see the message."""
+    """Ask the holder for the lock.  All listeners see the message."""
     with request(pool, owner) as cursor:
         cursor.execute("SELECT lock_ask(lock_key('order', %s), %s)", (str(order), message))
         return cursor.fetchone()[0]
@@ -118,7 +118,7 @@ def hand_over_if_asked(pool, events, owner, order, requests):
 
 
 def hear(events, word):
-    """The next event with this word, for people"""
+    """The next event with this word, as text"""
     event = events.next(300)
     while event and event['event'] != word:
         event = events.next(300)
@@ -160,7 +160,7 @@ def play(dsn, listen_dsn):
         print('Carol has waited:', turn.result())
     print('Carol closes:', close_form(pool, carol, 42))
 
-    # A job that takes long gives way to a person.
+    # A long job gives way to a person.
     requests = {'request 7': (alice, 'Alice')}
     at_job.listen(43)
     print('The job opens 43:', open_form(pool, 'job-17', 43, 'nightly export')[1])

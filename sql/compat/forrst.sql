@@ -11,9 +11,9 @@
 --   INSERT INTO api.forrst_function VALUES ('payments.charge', 'billing.charge(jsonb)');
 --
 -- They take the "arguments" of the call and return jsonb, and are not temporary.  They run
--- with the rights and the search_path of the caller.  So the owner of that table decides what
--- callers run: give it to somebody whom they trust, and do not call lock_forrst as a superuser
--- if that is not one.
+-- with the rights and the search_path of the caller.  So the owner of that table decides which
+-- code callers run: give it to a role that they trust, and do not call lock_forrst as a
+-- superuser if that role is not one.
 --
 -- Callers need USAGE on the schema, the access level "user" of atomic_lock, EXECUTE on the
 -- registered functions, and for force-release the level "admin".
@@ -30,7 +30,7 @@ BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 
--- What is missing is said before anything is made.
+-- Check all requirements before anything is created.
 DO $atomic_lock$
 BEGIN
 	IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock') THEN
@@ -58,8 +58,8 @@ COMMENT ON COLUMN :"schema".forrst_function.signature IS 'schema.function(jsonb)
 GRANT SELECT ON :"schema".forrst_function TO PUBLIC;
 
 -- The bodies name both schemas, so that no search_path decides what they call.  Functions
--- of the extension get all their arguments, with their types: whoever may create in its
--- schema could make others that fit better.
+-- of the extension get all their arguments, with their types, because a role that may
+-- create in its schema could make others that fit better.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.forrst_duration(duration jsonb) RETURNS interval
@@ -67,7 +67,7 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN duration->'value' BETWEEN '0' AND '1e9' THEN (duration->>'value')::float8 END *
 	CASE duration->>'unit' WHEN 'millisecond' THEN interval '1 ms' WHEN 'second' THEN interval '1 s'
 		WHEN 'minute' THEN interval '1 min' WHEN 'hour' THEN interval '1 h' WHEN 'day' THEN interval '24 h' END;
-COMMENT ON FUNCTION %2$I.forrst_duration(jsonb) IS 'what {"value": 5, "unit": "second"} stands for; NULL if it is malformed';
+COMMENT ON FUNCTION %2$I.forrst_duration(jsonb) IS 'the interval for {"value": 5, "unit": "second"}; NULL if it is malformed';
 
 CREATE OR REPLACE FUNCTION %2$I.forrst_time(moment timestamptz) RETURNS text
 LANGUAGE sql STABLE
@@ -102,7 +102,7 @@ BEGIN
 			RAISE invalid_parameter_value USING MESSAGE = 'key and owner must be strings';
 		WHEN function = 'release' THEN
 			status := %1$s.lock_try_release(key, owner);
-			-- A call in progress has it.
+			-- A call in progress holds the lock.
 			state := %1$s.lock_status(key);
 			IF status = 'not_found' AND (state.locked OR state.pending) THEN
 				status := 'not_owner';
@@ -150,7 +150,7 @@ DECLARE
 	about		jsonb;
 	answer		jsonb;
 BEGIN
-	-- Whatever is wrong with the request is found before there is a lock.
+	-- Find all faults of the request before the lock is taken.
 	BEGIN
 		IF jsonb_typeof(extensions) = 'array' THEN
 			entries := (SELECT jsonb_agg(e) FROM jsonb_array_elements(extensions) e WHERE e @> entry);
@@ -235,7 +235,7 @@ BEGIN
 		WHEN OTHERS THEN
 			answer := %2$I.forrst_error('INTERNAL_ERROR', SQLERRM, jsonb_build_object('sqlstate', SQLSTATE));
 	END;
-	-- What its owner had before, it keeps.
+	-- A lock that the owner had before the call stays.
 	IF (options->'auto_release')::boolean AND lock.status <> 'reacquired' THEN
 		PERFORM %1$s.lock_try_release(full_key, owner);
 	END IF;
@@ -250,7 +250,7 @@ RETURN %2$I.forrst_run(request, current_setting('search_path'));
 COMMENT ON FUNCTION %2$I.lock_forrst(jsonb) IS
 'answers a request of the Forrst protocol: takes the lock that it asks for, calls the registered function that it names, releases the lock';
 
--- CREATE OR REPLACE leaves an object to whom it belonged.
+-- CREATE OR REPLACE does not change the owner of an object.
 DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'forrst_function'

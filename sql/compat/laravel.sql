@@ -4,9 +4,9 @@
 -- block(), withoutOverlapping(), funnel() and unique jobs then take leases, which
 -- callers of lock_acquire() respect, and whose locks they respect.
 --
---   prefix   The view has the keys that begin with it, and no others.  It is what
---            Laravel puts before every key: 'prefix' in config/cache.php.  Whoever
---            calls lock_acquire() names the whole key, such as shop_cache_import.
+--   prefix   The view has the keys that begin with it, and no others.  Laravel puts it
+--            before every key: 'prefix' in config/cache.php.  Calls of lock_acquire()
+--            name the whole key, such as shop_cache_import.
 --   schema   where the view is to live; without it, public.  Laravel finds it by the
 --            'search_path' of its connection.  A table of that name has to go first.
 --
@@ -33,15 +33,15 @@
 --
 -- Then update, run the script, and GRANT again.  Leases stay.
 --
--- What differs from the table:
+-- Differences from the table:
 --
 -- - An owner is shown to the role that took the lock by this view.  All others see ''.
 --   So the processes of an application connect as one role; where they cannot:
 --   GRANT web TO worker; ALTER ROLE worker SET role = web.
--- - A DELETE of what another role has taken, or a direct caller, is force_release: it
---   needs level admin for shop_locks, and is audited, with the role that logged in as
---   session_role.  A DELETE of what one's own role has taken is a release, also by
---   forceRelease(): Laravel ends scheduled tasks and unique jobs by it, in good order.
+-- - A DELETE of a lock that another role or a direct caller has taken is force_release:
+--   shop_locks needs level admin for it, and lock_audit has the role that logged in as
+--   session_role.  A DELETE of a lock of the same role is a release, also by
+--   forceRelease(), which Laravel uses for the normal end of scheduled tasks and unique jobs.
 -- - The end of a lease is judged by the server's clock.  "expiration" is always the
 --   greatest bigint, so that no clock of a client is late enough to steal a lock, and
 --   pruning is answered without a look at the table.
@@ -54,11 +54,11 @@
 -- - One transaction can delete atomic_lock.max_claims_per_transaction locks.  With more,
 --   flushLocks() raises 54000.
 -- - Keys that are shared, or held by a transaction, are refused but not seen.
--- - Who may read the view may learn from EXPLAIN which keys outside the prefix have a row:
---   the planner estimates by the statistics of all keys.  Owners cannot be learnt.  Where a
---   key must not be seen, lock a digest of it: see "Hidden keys" in doc/clients.md.
+-- - A role that may read the view may learn from EXPLAIN which keys outside the prefix have
+--   a row, because the planner estimates by the statistics of all keys.  It cannot learn
+--   owners.  To hide a key, lock a digest of it: see "Hidden keys" in doc/clients.md.
 -- - Under REPEATABLE READ and SERIALIZABLE, the view shows what was there when the
---   transaction began, and may raise 40001.  INSERT goes by what is there now.
+--   transaction began, and may raise 40001.  INSERT sees the present state.
 
 \set ON_ERROR_STOP on
 \if :{?schema}
@@ -73,7 +73,7 @@
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- What is missing is said before anything is made.
+-- Check all requirements before anything is created.
 SELECT format($script$
 DO $$
 DECLARE
@@ -113,8 +113,8 @@ FROM pg_extension WHERE extname = 'atomic_lock' \gset
 \endif
 
 -- The bodies name both schemas, so that no search_path decides what they call.  Calls
--- into the extension's schema have all arguments, of the exact types: what somebody else
--- has put there is never called, even if it can make a call ambiguous.
+-- into the extension's schema have all arguments, of the exact types, so functions of
+-- other roles there are never called, even if they can make a call ambiguous.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.cache_locks_change()
@@ -126,7 +126,7 @@ DECLARE
 	ttl		interval;
 	longest	interval;
 BEGIN
-	-- Whoever may execute this could make it the trigger of a table of their own.
+	-- A role that may execute this function could make it the trigger of its own table.
 	IF TG_RELID <> %4$L::regclass THEN
 		RAISE insufficient_privilege USING MESSAGE = 'this is no trigger for other tables than cache_locks';
 	END IF;
@@ -152,7 +152,7 @@ BEGIN
 	END IF;
 
 	IF TG_OP = 'UPDATE' THEN
-		-- Laravel gives a lock to another owner where it is over.  None in the view is.
+		-- Laravel gives an expired lock to another owner.  The view has no expired locks.
 		IF OLD.owner = '' OR (NEW.key, NEW.owner) IS DISTINCT FROM (OLD.key, OLD.owner) THEN
 			RETURN NULL;
 		END IF;
@@ -187,10 +187,10 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION %2$I.cache_locks_change() FROM PUBLIC;
-COMMENT ON FUNCTION %2$I.cache_locks_change() IS 'internal: what a change of cache_locks does';
+COMMENT ON FUNCTION %2$I.cache_locks_change() IS 'internal: carries out a change of cache_locks';
 
--- SELECT ... FOR UPDATE does not reach what is in WITH.  The planner sees through it:
--- a look for one key is a look into the index.
+-- SELECT ... FOR UPDATE does not lock rows of a WITH query.  The planner inlines it, so a
+-- search for one key uses the index.
 CREATE OR REPLACE VIEW %2$I.cache_locks_by_role (key, owner, expiration, role)
 WITH (security_barrier) AS
 WITH lease AS (
@@ -200,7 +200,7 @@ WITH lease AS (
 )
 SELECT key, CASE role WHEN quote_ident(current_user)::regrole::oid::text THEN owner ELSE '' END, 9223372036854775807, role
 FROM lease;
-COMMENT ON VIEW %2$I.cache_locks_by_role IS 'internal: cache_locks, and by which role a lock was taken';
+COMMENT ON VIEW %2$I.cache_locks_by_role IS 'internal: cache_locks, and the role that took a lock';
 
 -- An INSERT into cache_locks cannot name the role: it is the current one.  It is kept by
 -- its oid, since a name may go to another role.
@@ -215,9 +215,9 @@ SELECT key, owner, expiration FROM %2$I.cache_locks_by_role;
 COMMENT ON VIEW %2$I.cache_locks IS 'the database locks of Laravel, as leases of atomic_lock';
 COMMENT ON COLUMN %2$I.cache_locks.key IS 'what is locked';
 COMMENT ON COLUMN %2$I.cache_locks.owner IS 'secret that proves who has the lock; empty for all but the role that took it here';
-COMMENT ON COLUMN %2$I.cache_locks.expiration IS 'to be written: when the lock ends, in seconds since 1970; who reads it is told that it is not over';
+COMMENT ON COLUMN %2$I.cache_locks.expiration IS 'write: when the lock ends, in seconds since 1970; read: always the greatest bigint, so that no lock seems to have expired';
 
--- CREATE OR REPLACE leaves an object to whom it belonged.
+-- CREATE OR REPLACE does not change the owner of an object.
 DO $$
 DECLARE
 	policy	record := %1$s.lock_policy(%3$L::text);

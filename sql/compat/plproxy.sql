@@ -14,14 +14,14 @@
 -- doc/scaling.md says how to set up shards and proxies, what behaves differently, and why,
 -- and how to let roles in.
 --
--- On a shard, facade.sql makes the schema lock_shard: for each function one that calls it,
--- and answers an error as a row, since PL/Proxy closes a connection at an error.  Whoever
--- calls it needs the access level of the function on the shard, and nothing else.  On a
--- proxy, facade.sql has to be run by a superuser, as PL/Proxy wants it.
+-- On a shard, facade.sql makes the schema lock_shard.  It has a function for each function
+-- of the extension, which calls that one and returns an error as a row, because PL/Proxy
+-- closes a connection at an error.  Its caller needs only the access level of the function
+-- on the shard.  On a proxy, PL/Proxy wants a superuser to run facade.sql.
 --
 -- facade.sql may be run again.  It replaces the functions, views and types that it has made
--- in its schema, and keeps who may use them.  If something else depends on one of these, it
--- says on what, and changes nothing.
+-- in its schema, and keeps their privileges.  If another object depends on one of these, it
+-- names that object and changes nothing.
 
 \set ON_ERROR_STOP on
 \set QUIET on
@@ -44,7 +44,7 @@ FROM pg_extension e
 	JOIN pg_namespace n ON n.oid = e.extnamespace
 WHERE e.extname = 'atomic_lock' \gset
 
--- What becomes of each function.  "at": key, on the shard of its key; all, on all shards,
+-- How each function is called.  "at": key, on the shard of its key; all, on all shards,
 -- where numbers are added up and rows come from all; any, on one of them; sets, as written
 -- below; refused.  "late": when a transaction that has written may not call it; "sort":
 -- order of rows.
@@ -180,7 +180,7 @@ CREATE TEMPORARY TABLE func ON COMMIT DROP AS
 	WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND c.relkind = 'v'
 		AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = :extension;
 
--- The rule of each; one with arguments comes before the one for the name
+-- The rule of each function; a rule with arguments comes before one for the name
 CREATE TEMPORARY TABLE made ON COMMIT DROP AS
 	SELECT f.*, r.at, r.late, r.sort, r.detail, r.hint,
 		-- what it is called on the other side, where a view is a function, too
@@ -225,7 +225,7 @@ BEGIN;
 SET LOCAL client_min_messages = warning;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- What this script has made before goes, and nothing else.
+-- Drop only objects that this script has made before.
 CREATE TEMPORARY TABLE granted (object text, name name, acl aclitem[]) ON COMMIT DROP;
 DO $$
 DECLARE
@@ -278,10 +278,10 @@ $$;
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock') AS is_shard \gset
 \if :is_shard
 
--- What they call has access levels.
+-- The functions that they call have access levels.
 GRANT USAGE ON SCHEMA lock_shard TO PUBLIC;
 
--- What the session at the proxy has set holds for the call.  Nobody else has the connection.
+-- The settings of the session at the proxy apply to the call.  The connection is not shared.
 CREATE FUNCTION lock_shard.set(settings text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -382,7 +382,7 @@ BEGIN
 END
 $$;
 
--- The lower bits of what lock_partition() computes are the partition of the key.
+-- The partition of a key is the lower bits of the result of lock_partition().
 CREATE FUNCTION %1$I.app_lock_hash(key text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT (((pg_catalog.hashtextextended(
@@ -393,21 +393,21 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 		OPERATOR(pg_catalog.&) 2147483647::bigint)::integer
 $$;
 
--- What the session has set and the shard has to know
+-- The settings of the session that the shard has to know
 CREATE FUNCTION %1$I.app_lock_settings() RETURNS text[]
 LANGUAGE sql STABLE AS $$
 	SELECT ARRAY[%5$s]
 $$;
 
--- The same for a call that asks all shards, with what this one is taken for
+-- The same for a call of all shards, with the number that this one should have
 CREATE FUNCTION %1$I.app_lock_settings(shard integer) RETURNS text[]
 LANGUAGE sql STABLE AS $$
 	SELECT %1$I.app_lock_settings() OPERATOR(pg_catalog.||) pg_catalog.concat_ws(' of ', shard, %1$I.app_lock_partitions())
 $$;
 
--- Raises the error that a problem is: SQLSTATE, message, detail and hint.  As on one
--- server, the log has no refusals, and no statements, in which there may be owners.  Only a
--- superuser can see to that.
+-- Raises a problem as an error: SQLSTATE, message, detail and hint.  As on one server, the
+-- log has no refusals, and no statements, which may contain owners.  Only a superuser can
+-- keep them out.
 CREATE FUNCTION %1$I.app_lock_raise(problem text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET log_min_error_statement = panic SET log_error_verbosity = terse AS $$
@@ -437,7 +437,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 		OR state = 'XX000' AND message ~ '^PL/Proxy function .*(\[|timeout)|REMOTE \(null\)') m (text, is_lost)
 $$;
 
--- What a transaction may not do through a proxy
+-- Why a transaction may not call a function through a proxy
 CREATE FUNCTION %1$I.app_lock_check(function text, wait interval, lifetime text, late boolean) RETURNS text[]
 LANGUAGE sql STABLE AS $$
 	SELECT CASE WHEN lifetime OPERATOR(pg_catalog.=) ANY ('{session,transaction}') THEN
@@ -490,7 +490,7 @@ $facade$,
 	:'server', pg_temp.list(', c%s', columns, outs), pg_temp.list(', a%s', names, ins))
 FROM made WHERE at NOT IN ('refused', 'none');
 
--- What applications call
+-- The functions that applications call
 SELECT format($facade$
 CREATE FUNCTION %1$I.%2$I(%3$s) RETURNS %4$s
 LANGUAGE plpgsql%9$s AS $$
@@ -540,7 +540,7 @@ $facade$,
 			CASE at WHEN 'all' THEN 's' END)
 	END,
 	identity, comment,
-	-- What is called most has qualified names instead, which costs less.  PL/Proxy sends a
+	-- Functions that are called most have qualified names instead, which cost less.  PL/Proxy sends a
 	-- moment and an interval as the session shows it, which the shard may take for another one.
 	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' ELSE '' END
 		|| CASE WHEN 'timestamp with time zone' = ANY (ins) THEN ' SET datestyle = ''ISO''' ELSE '' END
@@ -591,7 +591,7 @@ DECLARE
 	partitions integer := %1$I.app_lock_partitions();
 	bad text[] := (SELECT ARRAY[k] FROM unnest(keys) k WHERE k IS NULL OR octet_length(k) NOT BETWEEN 1 AND 1024 LIMIT 1);
 BEGIN
-	-- What is wrong with the keys, a shard says.
+	-- A shard reports faults of the keys.
 	IF bad IS NOT NULL OR keys IS NULL OR coalesce(array_ndims(keys), 0) <> 1 OR cardinality(keys) > 1000 THEN
 		RETURN QUERY SELECT 0, CASE WHEN array_ndims(keys) = 1 AND cardinality(keys) <= 1000 THEN bad ELSE keys END, NULL::text[];
 	ELSIF array_ndims(modes) <> 1 OR cardinality(modes) <> cardinality(keys) THEN
@@ -603,7 +603,7 @@ BEGIN
 END
 $$;
 
--- What a set has taken is given back, unless the owner has acquired it once more since.
+-- Release the locks of the set, except those that the owner has acquired again since.
 CREATE FUNCTION %1$I.app_lock_on_shard_give_back(shard integer, owner text, keys text[], moments timestamptz[], shared text[]) RETURNS void
 LANGUAGE plproxy AS $$
 	CLUSTER %6$L; RUN ON shard;
@@ -676,7 +676,7 @@ BEGIN
 			ELSIF first = last THEN
 				NULL;
 			ELSIF NOT is_known THEN
-				-- Nobody else can repeat the call, and rely on what it may have taken.
+				-- No other caller can repeat the call and rely on its locks.
 				asked := parts.part;
 			ELSIF mode = 'exclusive' OR modes IS NOT NULL THEN
 				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h WHERE h.c2 = 'shared');
@@ -790,7 +790,7 @@ $facade$, :'schema', substr(name, 6), call, comment)
 FROM made WHERE name LIKE 'view %' AND at = 'all';
 
 SELECT format($facade$
--- Nobody may call them but who could before, also where arguments have changed.
+-- Keep the privileges from before, also where arguments have changed.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %1$I FROM PUBLIC;
 DO $$
 DECLARE

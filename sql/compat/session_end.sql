@@ -9,8 +9,8 @@
 --              Laravel: table=shop.sessions column=id
 --              Django: table=shop.django_session column=session_key
 --              Spring Session: table=shop.spring_session column=session_id
---   digest   on, the default: the owner is encode(sha256(column), 'hex'), so that nobody
---            who sees an owner can log in with it.  off: the column is the owner.
+--   digest   on, the default: the owner is encode(sha256(column), 'hex'), so that an owner
+--            that leaks cannot be used to log in.  off: the column is the owner.
 --   schema   where the functions are to live; without it, public
 --
 -- Everything here belongs to the role that runs this, and releases in its name.  That is
@@ -18,22 +18,23 @@
 --
 --   PGOPTIONS='-c role=shop_locks' psql -d app -v schema=shop -v table=shop.sessions -f session_end.sql
 --
--- Policies that reserve keys have to admit it.  Who deletes sessions needs nothing.  Run
--- the script again for another table, and after an update of atomic_lock.
+-- Policies that reserve keys have to admit it.  A role that deletes sessions needs no
+-- privileges here.  Run the script again for another table, and after an update of
+-- atomic_lock.
 --
 -- The triggers neither wait nor fail.  A lock that an unfinished transaction relies on or
 -- changes stays with the former id when the id changes.  All of them stay where they are
 -- too many for atomic_lock.max_claims_per_transaction, where one may not be handed over,
 -- and where the new id has locks already, as where one UPDATE changes several ids.  They
--- end with their leases.  A DELETE that names a partition, and not the table for which
--- this was run, calls no trigger, nor does an UPDATE that moves a row to another partition.
+-- end with their leases.  A DELETE that names a partition, and not the table given to this
+-- script, calls no trigger, nor does an UPDATE that moves a row to another partition.
 --
 -- The trigger of DELETE leaves to session_end_rest()
 --
 -- - a lock that an unfinished transaction relies on or changes, such as a request of
 --   this session that is still writing,
--- - what is more than half of atomic_lock.max_claims_per_transaction,
--- - everything, where one of the locks may not be released.
+-- - locks beyond half of atomic_lock.max_claims_per_transaction,
+-- - all locks, if one of them may not be released.
 --
 -- So call that every minute, by pg_cron or the scheduler of the application, as any role
 -- that was granted EXECUTE on it and on session_end_some.  One call tries everything
@@ -41,8 +42,8 @@
 --
 --   SELECT cron.schedule('* * * * *', 'CALL shop.session_end_rest()');
 --
--- What it leaves ends when its lease is over.  So does what a request acquires that
--- commits after its session has ended: no trigger can see that.  TRUNCATE releases nothing.
+-- A lock that it leaves ends with its lease.  So does a lock of a request that commits after
+-- its session has ended: no trigger can see that.  TRUNCATE releases nothing.
 
 \set ON_ERROR_STOP on
 \if :{?schema}
@@ -70,7 +71,7 @@
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- What is missing is said before anything is made.
+-- Check all requirements before anything is created.
 SELECT format($script$
 DO $atomic_lock$
 DECLARE
@@ -110,11 +111,11 @@ CREATE TABLE IF NOT EXISTS :"schema".session_end_later (
 	owner		text NOT NULL,
 	tried_at	timestamptz
 );
-COMMENT ON TABLE :"schema".session_end_later IS 'internal: owners whose session has ended, and who may hold something yet';
+COMMENT ON TABLE :"schema".session_end_later IS 'internal: owners whose session has ended, and that may still hold locks';
 
 -- The bodies name both schemas, so that no search_path decides what they call.  Functions
--- of the extension get all their arguments, with their types: whoever may create in its
--- schema could make others that fit better.
+-- of the extension get all their arguments, with their types, because a role that may
+-- create in its schema could make others that fit better.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.session_end_owner(session text, how text DEFAULT 'digest')
@@ -143,10 +144,10 @@ AS $atomic_lock$
 		LIMIT most) l
 $atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_release(text[], bigint) IS
-'internal: releases what these owners hold and no unfinished transaction has in use, and returns how much that was';
+'internal: releases the locks of these owners that no unfinished transaction uses, and returns their number';
 
--- Tries what was not tried since then.  A clock that is put back makes no row older, or
--- session_end_rest() would try it for ever.
+-- Tries owners that were not tried since then.  A clock that is put back makes no row older,
+-- or session_end_rest() would try it for ever.
 CREATE OR REPLACE FUNCTION %2$I.session_end_some(since timestamptz DEFAULT clock_timestamp())
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -185,7 +186,7 @@ BEGIN
 END
 $atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_some(timestamptz) IS
-'tries some of what was left when sessions ended, and returns how many owners that were';
+'tries to release locks that were left when sessions ended, and returns the number of owners tried';
 
 -- A procedure that commits can have no search_path of its own.
 CREATE OR REPLACE PROCEDURE %2$I.session_end_rest()
@@ -200,9 +201,9 @@ BEGIN
 END
 $atomic_lock$;
 COMMENT ON PROCEDURE %2$I.session_end_rest() IS
-'tries once to release all that was left when sessions ended; commits after each batch';
+'tries once to release all locks that were left when sessions ended; commits after each batch';
 
--- What is longer than an owner can be holds nothing.
+-- A value that is too long for an owner holds nothing.
 CREATE OR REPLACE FUNCTION %2$I.session_end_holders(sessions text[], how text)
 RETURNS text[]
 LANGUAGE sql VOLATILE
@@ -213,8 +214,8 @@ AS $atomic_lock$
 $atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_holders(text[], text) IS 'internal: the owners of these sessions that hold something';
 
--- The triggers are given the column, and session_end_owner's "how".  format() makes text
--- of a value without a cast, which the owner of its type could have made.
+-- The arguments of the triggers are the column, and "how" of session_end_owner.  format()
+-- makes text of a value without a cast, which the owner of its type could have made.
 CREATE OR REPLACE FUNCTION %2$I.session_end_deleted()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -249,18 +250,18 @@ BEGIN
 	BEGIN
 		PERFORM %2$I.session_end_release(holders, (current_setting('atomic_lock.max_claims_per_transaction')::bigint + 1) / 2);
 	EXCEPTION WHEN OTHERS THEN
-		NULL;		-- all of it is left for later
+		NULL;		-- session_end_rest() tries again
 	END;
 	INSERT INTO %2$I.session_end_later (owner)
 		SELECT o FROM unnest(holders) o WHERE EXISTS (SELECT FROM %1$s.lock_held(o));
 	RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
-	-- Nobody is kept from logging out because atomic_lock was dropped, or its level taken away.
+	-- A logout must work even if atomic_lock was dropped, or its level revoked.
 	RAISE WARNING USING MESSAGE = format('locks of sessions that have ended stay until they run out: %%s', SQLERRM);
 	RETURN NULL;
 END
 $atomic_lock$;
-COMMENT ON FUNCTION %2$I.session_end_deleted() IS 'internal: releases what the deleted sessions hold';
+COMMENT ON FUNCTION %2$I.session_end_deleted() IS 'internal: releases the locks of deleted sessions';
 
 CREATE OR REPLACE FUNCTION %2$I.session_end_renamed()
 RETURNS trigger
@@ -280,7 +281,7 @@ BEGIN
 		OR NOT EXISTS (SELECT FROM %1$s.lock_held(former)) THEN
 		RETURN NULL;
 	ELSIF EXISTS (SELECT FROM %1$s.lock_held(heir)) THEN
-		-- One statement has changed several ids: row by row, a lock would go on to the next session.
+		-- One statement has changed several ids: row by row, a lock would pass to the next session.
 		RAISE WARNING 'locks of a session that has a new id stay with its former one: another session has that id';
 		RETURN NULL;
 	END IF;
@@ -295,10 +296,10 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN NULL;
 END
 $atomic_lock$;
-COMMENT ON FUNCTION %2$I.session_end_renamed() IS 'internal: hands over what a session holds to its new id';
+COMMENT ON FUNCTION %2$I.session_end_renamed() IS 'internal: hands the locks of a session over to its new id';
 
--- Whoever may execute a trigger function could make it the trigger of a table of their own.
--- Which tables are meant, the function does not know: the script may be run for any.
+-- A role that may execute a trigger function could make it the trigger of its own table.
+-- The function does not know the right tables: the script may be run for any table.
 REVOKE ALL ON ROUTINE %2$I.session_end_release(text[], bigint), %2$I.session_end_holders(text[], text), %2$I.session_end_some(timestamptz),
 	%2$I.session_end_rest(), %2$I.session_end_deleted(), %2$I.session_end_renamed() FROM PUBLIC;
 
@@ -311,7 +312,7 @@ CREATE OR REPLACE TRIGGER session_end_renamed AFTER UPDATE ON %3$s
 FOR EACH ROW WHEN (OLD.%4$I IS DISTINCT FROM NEW.%4$I)
 EXECUTE FUNCTION %2$I.session_end_renamed(%4$L, %5$L);
 
--- CREATE OR REPLACE leaves an object to whom it belonged.
+-- CREATE OR REPLACE does not change the owner of an object.
 DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'session_end_later'

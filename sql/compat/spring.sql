@@ -11,7 +11,7 @@
 --            give it what setTimeToLive() gives them; without it, 10s, as in Spring.
 --
 -- A lock has the key lock_key('int_lock', region, lock_key).  Spring makes lock_key of
--- what the application calls the lock, and int_lock_key() does the same:
+-- the application's name for the lock, and int_lock_key() does the same:
 --
 --   SELECT lock_acquire(shop.int_lock_key('orders'));
 --
@@ -30,14 +30,15 @@
 -- "web", as which Spring connects, needs nothing else.  Run the script again after an
 -- update of atomic_lock, or where that was dropped and created again.
 --
--- Who has USAGE on the schema can test whether a CLIENT_ID that they guess has a lock:
--- everybody may execute int_lock_end(), which the view needs.  Spring's own is a UUID.
--- One that you pass to DefaultLockRepository has to be as hard to guess.
+-- A role with USAGE on the schema can test whether a CLIENT_ID that it guesses has a
+-- lock: all roles may execute int_lock_end(), which the view needs.  Spring's own
+-- CLIENT_ID is a UUID.  One that you pass to DefaultLockRepository has to be as hard to
+-- guess.
 --
--- Who may delete or update can also say LOCK TABLE int_lock IN ACCESS EXCLUSIVE MODE,
--- as with the table.  It stops the clients of all roles until the transaction ends.
+-- As with the table, a role that may delete or update can also say LOCK TABLE int_lock IN
+-- ACCESS EXCLUSIVE MODE.  It stops the clients of all roles until the transaction ends.
 --
--- What differs from the table:
+-- Differences from the table:
 --
 -- - The owner of a lock is its CLIENT_ID.  A role sees what was locked by this role and
 --   through this view.  So the processes of an application connect as one role; where
@@ -45,8 +46,8 @@
 -- - The end of a lease is judged by the server's clock.  CREATED_DATE and EXPIRED_AFTER
 --   are infinity while the client has the lock, and -infinity once it has lost it, so
 --   that no clock of a client is late enough to steal a lock, or to delete it.
--- - unlock() and renew() of a lock that ran out fail even if nobody took it since.  In
---   the table, they succeed as long as nobody has.
+-- - unlock() and renew() of an expired lock fail.  In the table, they succeed until another
+--   client takes the lock.
 -- - A refusal is no error: INSERT inserts no row.  A ttl that is too long is an error
 --   of class 53, since Spring would take 22023 for a refusal, and try again for ever.
 -- - INSERT does not wait for a DELETE that is not committed: it inserts no row.
@@ -67,7 +68,7 @@
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- What is missing is said before anything is made.
+-- Check all requirements before anything is created.
 DO $$
 DECLARE
 	locks	text := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock');
@@ -95,7 +96,7 @@ FROM pg_extension WHERE extname = 'atomic_lock' \gset
 	CREATE SCHEMA :"schema";
 \endif
 
--- Who has locked by the view.  Whether it still has the lock, the extension knows.
+-- The clients that have locked by the view.  The extension knows which still have the lock.
 CREATE TABLE IF NOT EXISTS :"schema".int_lock_client (
 	region		text,
 	lock_key	text,
@@ -104,16 +105,16 @@ CREATE TABLE IF NOT EXISTS :"schema".int_lock_client (
 	ahead		interval,
 	PRIMARY KEY (region, lock_key)
 );
-COMMENT ON TABLE :"schema".int_lock_client IS 'internal: which client has taken a lock by int_lock';
-COMMENT ON COLUMN :"schema".int_lock_client.role IS 'as which role; its oid, since a name may go to another role';
+COMMENT ON TABLE :"schema".int_lock_client IS 'internal: clients that have taken locks by int_lock';
+COMMENT ON COLUMN :"schema".int_lock_client.role IS 'role of the client; its oid, since a name may go to another role';
 COMMENT ON COLUMN :"schema".int_lock_client.ahead IS 'how far the clock of the client is ahead of ours; null before version 7';
 
--- Estimates of the planner tell statistics to everybody.
+-- Estimates of the planner show statistics to all roles.
 ALTER TABLE :"schema".int_lock_client ALTER COLUMN client_id SET STATISTICS 0;
 
 -- The bodies name both schemas, so that no search_path decides what they call.  Calls
--- into the extension's schema have all arguments, of the exact types: what somebody else
--- has put there is never called, even if it can make a call ambiguous.
+-- into the extension's schema have all arguments, of the exact types, so functions of
+-- other roles there are never called, even if they can make a call ambiguous.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.int_lock_key(name text, region text DEFAULT 'DEFAULT')
@@ -129,7 +130,7 @@ AS $$
 	FROM md5(convert_to(name, 'UTF8')) d
 $$;
 COMMENT ON FUNCTION %2$I.int_lock_key(text, text) IS
-'the key of what JdbcLockRegistry.obtain(name) locks in a region';
+'the key that JdbcLockRegistry.obtain(name) locks in a region';
 
 CREATE OR REPLACE FUNCTION %2$I.int_lock_end(region text, lock_key text, client_id text)
 RETURNS timestamp
@@ -160,7 +161,7 @@ DECLARE
 	longest	interval;
 	granted	%1$s.lock_grant;
 BEGIN
-	-- Whoever may execute this could make it the trigger of a table of their own.
+	-- A role that may execute this function could make it the trigger of its own table.
 	IF TG_RELID <> %5$L::regclass THEN
 		RAISE insufficient_privilege USING MESSAGE = 'this is no trigger for other tables than int_lock';
 	END IF;
@@ -174,9 +175,9 @@ BEGIN
 					MESSAGE = format('a lock for %%s is too long', ttl),
 					DETAIL = format('Lock "%%s" may be held for %%s.', key, longest);
 			END IF;
-			-- Where an unfinished transaction clears away what is over, writing the row would
-			-- wait for it, with a claim on the key.  Nothing locks the row of a lock that is held:
-			-- its DELETE does not wait for those who try.
+			-- An unfinished transaction may be deleting the row of an expired lock.  Writing
+			-- the row would wait for that transaction, with a claim on the key.  The row of a
+			-- live lock is not locked here, so its DELETE does not wait for attempts.
 			BEGIN
 				PERFORM FROM %2$I.int_lock_client c
 				WHERE c.region = NEW.region AND c.lock_key = NEW.lock_key AND NOT %1$s.lock_is_held(key, c.client_id)
@@ -203,7 +204,7 @@ BEGIN
 			END IF;
 
 		WHEN 'UPDATE' THEN
-			-- Where another client takes what is over, Spring tries INSERT next.
+			-- This is another client that takes an expired lock.  Spring tries INSERT next.
 			IF (NEW.region, NEW.lock_key, NEW.client_id) IS DISTINCT FROM (OLD.region, OLD.lock_key, OLD.client_id) THEN
 				RETURN NULL;
 			END IF;
@@ -226,7 +227,7 @@ BEGIN
 				WHERE c.region = OLD.region AND c.lock_key = OLD.lock_key;
 				RETURN OLD;
 			END IF;
-			-- What is over is cleared away, unless somebody has taken it since, or is about to.
+			-- Delete the row of an expired lock, unless a client has taken or is taking the lock.
 			DELETE FROM %2$I.int_lock_client c
 			WHERE c.region = OLD.region AND c.lock_key = OLD.lock_key AND %2$I.int_lock_end(c.region, c.lock_key, c.client_id) < 'infinity'
 				AND c.ctid = ANY (ARRAY(
@@ -238,11 +239,11 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION %2$I.int_lock_change() FROM PUBLIC;
-COMMENT ON FUNCTION %2$I.int_lock_change() IS 'internal: what a change of int_lock does';
+COMMENT ON FUNCTION %2$I.int_lock_change() IS 'internal: carries out a change of int_lock';
 
--- SELECT ... FOR UPDATE does not reach what is in WITH.  The planner sees through it:
--- a look for one lock is a look into the index.  By CASE, it does not see what is in
--- client_id: it would tell in its estimates what other roles have there.
+-- SELECT ... FOR UPDATE does not lock rows of a WITH query.  The planner inlines it, so a
+-- search for one lock uses the index.  CASE hides client_id from the planner, whose
+-- estimates would reveal the values of other roles.
 CREATE OR REPLACE VIEW %2$I.int_lock_by_role (lock_key, region, client_id, created_date, expired_after, role)
 WITH (security_barrier) AS
 WITH client AS (
@@ -251,7 +252,7 @@ WITH client AS (
 	WHERE c.role = quote_ident(current_user)::regrole
 )
 SELECT lock_key, region, client_id, at, at, role FROM client;
-COMMENT ON VIEW %2$I.int_lock_by_role IS 'internal: int_lock, and by which role a lock was taken';
+COMMENT ON VIEW %2$I.int_lock_by_role IS 'internal: int_lock, and the role that took a lock';
 
 -- An INSERT into int_lock cannot name the role: it is the current one.
 ALTER VIEW %2$I.int_lock_by_role ALTER COLUMN role SET DEFAULT quote_ident(current_user)::regrole;
@@ -269,7 +270,7 @@ COMMENT ON COLUMN %2$I.int_lock.client_id IS 'secret that proves who has the loc
 COMMENT ON COLUMN %2$I.int_lock.created_date IS 'infinity while the client has the lock, -infinity once it has lost it';
 COMMENT ON COLUMN %2$I.int_lock.expired_after IS 'the same; to be written: when the lock ends';
 
--- CREATE OR REPLACE leaves an object to whom it belonged.
+-- CREATE OR REPLACE does not change the owner of an object.
 DO $$
 DECLARE
 	policy	record := %1$s.lock_policy('int_lock:'::text);

@@ -1,18 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * access.c
- *		What scripts of the extension call, and functions that grant access.
+ *		Functions that scripts of the extension call, and that grant access.
  *
- * Model: a script begins with app_lock_begin_script(), and ends by giving new objects
- * to the roles that have their level, with app_lock_repeat_access().  A library runs
- * the scripts of all versions up to its own, so these functions do not ask for the
- * version that the others ask for (table/catalog.h).  Nor does app_lock_prevent_writing():
- * between a restart and the update, access can be granted and revoked.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Whoever has a level has the function by which it is known here.  A role that
- * has lock_grant_access() could give itself the rest of level admin.  The owner of the
- * extension has all levels.  The functions belong to somebody else where it is not a
- * superuser, since the script of a trusted extension is run as one.
+ * Model: a script begins with app_lock_begin_script(), and ends with
+ * app_lock_repeat_access(), which grants new objects to the roles that have their level.
+ * A library runs the scripts of all versions up to its own, so these functions do not
+ * check the version as all others do (table/catalog.h).  Nor does
+ * app_lock_prevent_writing(), so access can be granted and revoked between a restart and
+ * the update.
+ *
+ * A role has a level if it may execute one function, which is named here for each level.
+ * For admin that is lock_grant_access(): with it, a role could grant itself the rest.  The
+ * owner of the extension has all levels.  An owner that is not a superuser needs grants,
+ * because the script of a trusted extension runs, and creates objects, as a superuser.
  *
  * Locking rules: those of app_lock_change_access(); app_lock is locked first.
  *
@@ -41,9 +44,9 @@ atomic_lock_begin_script(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_repeat_access().  What the script of an extension grants is a part of the
- * extension to PostgreSQL: pg_dump leaves it out, and from version 17 on it keeps the
- * role from being dropped.  These grants are the site's, so they are made as if no
+ * app_lock_repeat_access().  PostgreSQL takes grants by the script of an extension for a
+ * part of the extension: pg_dump leaves them out, and from version 17 on they keep the
+ * role from being dropped.  These grants are an administrator's, so they are made as if no
  * script were running.
  */
 Datum
@@ -59,7 +62,7 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 	PG_TRY();
 	{
 		SPI_connect();
-		/* Until the end of the transaction, nobody can give this name to another schema. */
+		/* The lock keeps this name from passing to another schema until the end. */
 		if (SPI_execute("SELECT nspname FROM pg_namespace JOIN pg_extension e"
 						" ON e.extnamespace = pg_namespace.oid WHERE extname = 'atomic_lock'"
 						" FOR NO KEY UPDATE OF pg_namespace", false, 0) < 0 || SPI_processed != 1)
@@ -89,7 +92,7 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* app_lock_prevent_writing(), for functions that are not in C */
+/* app_lock_prevent_writing(), for functions in SQL */
 Datum
 atomic_lock_prevent_writing(PG_FUNCTION_ARGS)
 {

@@ -4,6 +4,8 @@
  *		force_release(), lock_try_force_release(), lock_steal(): functions for
  *		administrators.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/release.c and lease/acquire.c.
  *
  *-------------------------------------------------------------------------
@@ -27,8 +29,8 @@
 #include "table/catalog.h"
 
 /*
- * End all holdings of the key that is the first argument, for the reason that is the second;
- * or where the third is a fencing token, what that grant made
+ * End all holdings of a key; or with a fencing token, the holding of that grant.
+ * Arguments: key, reason, fencing token or NULL.
  */
 static AlOutcome
 force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -47,6 +49,7 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 		ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);
 	else
 		ended = al_lease_end_grant(rel, &key, PG_GETARG_INT64(2), reason, &result);
+	Assert(ended == NIL || result.outcome == AL_RELEASED);
 	if (result.outcome != AL_RELEASED && raise)
 		al_raise(&key, &result);
 	if (result.outcome == AL_NOT_FOUND)
@@ -54,7 +57,7 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 	foreach(cell, ended)
 		al_audit("force_release", &key, lfirst(cell), reason);
 	if (ended == NIL && result.outcome == AL_RELEASED)
-		al_audit("force_release", &key, NULL, reason);	/* it was only closed */
+		al_audit("force_release", &key, NULL, reason);	/* the key was only closed */
 	al_stat_count(AL_COUNT_FORCED, list_length(ended));
 	table_close(rel, result.outcome == AL_RELEASED ? NoLock : RowExclusiveLock);
 	return result.outcome;
@@ -67,7 +70,7 @@ AL_FUNCTION(atomic_lock_force_release)
 	PG_RETURN_BOOL(true);
 }
 
-/* lock_try_force_release(key, reason, fencing_token): what came of it, in a word */
+/* lock_try_force_release(key, reason, fencing_token): the outcome, in a word */
 AL_FUNCTION(atomic_lock_try_force_release)
 {
 	AlResult	result = {.outcome = force_release(fcinfo, "lock_try_force_release()", false)};

@@ -3,6 +3,8 @@
  * answer.c
  *		Answers of SQL functions.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -32,7 +34,7 @@ al_interval_datum(int64 microseconds)
 	return IntervalPGetDatum(interval);
 }
 
-/* The name of a database, of type name; 0: it has been dropped */
+/* The name of a database, of type name; 0 if the database was dropped */
 Datum
 al_database_name(Oid oid)
 {
@@ -77,6 +79,7 @@ al_status_word(const AlResult *result)
 	};
 
 	StaticAssertStmt(lengthof(words) == AL_DENIED + 1, "each outcome has a word");
+	Assert(result->outcome <= AL_DENIED);
 	if (result->outcome == AL_CLAIMED && result->holding.lifetime == AL_TRANSACTION)
 		return "held";
 	return words[result->outcome];
@@ -89,8 +92,8 @@ enum
 };
 
 /*
- * Is there a holding to tell of?  A waiter in the way is none, and of a claim it may be
- * known for whom it is.
+ * Does the result have a holding to show?  Not if a waiter is in the way; and if a claim
+ * is in the way, only if its holder is known.
  */
 static bool
 has_holding(const AlResult *result)
@@ -103,8 +106,8 @@ has_holding(const AlResult *result)
 }
 
 /*
- * The columns of a lock_grant: the holding that was granted, or the one in the way,
- * whose owner is not shown.
+ * The columns of a lock_grant: the granted holding, or the holding in the way without its
+ * owner.
  */
 void
 al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
@@ -116,6 +119,8 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	AlOutcome	obstacle = al_obstacle(result);
 	bool		acquired = al_is_granted(result);
 
+	Assert(!acquired || (owner->name.len > 0 && holding->fencing_token != 0));
+	Assert(result->waited >= 0);
 	memset(nulls, 0, AL_GRANT_COLUMNS * sizeof(bool));
 	values[ACQUIRED] = BoolGetDatum(acquired);
 	if (acquired)
@@ -160,7 +165,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 
 /*
  * A row of the composite type that the function returns.  get_call_result_type() would
- * copy the type's descriptor, which costs as much as making the row.
+ * copy the descriptor of the type, which takes as long as making the row.
  */
 Datum
 al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)

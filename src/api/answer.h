@@ -1,6 +1,8 @@
 /*
  * answer.h
  *		Answers of SQL functions.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_API_ANSWER_H
 #define AL_API_ANSWER_H

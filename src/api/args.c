@@ -3,10 +3,12 @@
  * args.c
  *		Arguments of SQL functions, checked.
  *
- * Model: each function takes an argument by number, and returns a valid value or
- * raises 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
- * database, 22023 for any other invalid value.  An owner is a secret,
- * so no message here shows one.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: each function takes the number of an argument and returns a valid value, or
+ * raises: 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
+ * database, 22023 for any other invalid value.  An owner is a secret, so no message
+ * shows one.
  *
  * Locking: none.
  *
@@ -63,7 +65,7 @@ compare_keys(const void *a, const void *b)
 	return al_key_compare(a, b);
 }
 
-/* The argument that is a set of 1 to AL_MAX_KEYS keys: sorted, each key once */
+/* A set of 1 to AL_MAX_KEYS keys, sorted and without duplicates */
 AlKey *
 al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 {
@@ -112,9 +114,8 @@ static int	word_of(AlString given, const char *what, const char *const *words, c
 static const char *const modes[] = {"exclusive", "shared", NULL};
 
 /*
- * The argument that has a mode for each element of the set of keys in another argument:
- * whether each key of the set, as al_keys_arg() returns it, is to be shared.  NULL stands
- * for one mode for all.
+ * The modes argument, which has a mode for each element of the array of keys: for each key
+ * that al_keys_arg() has returned, is it to be shared?  NULL: "is_shared" for all keys.
  */
 bool *
 al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
@@ -159,7 +160,7 @@ al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *ke
 	return shared;
 }
 
-/* The arguments that are a path and its separator */
+/* A path and its separator, which are two arguments */
 void
 al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
 {
@@ -173,7 +174,7 @@ al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *pat
 	al_path_split(name, al_check_separator(al_string(PG_GETARG_TEXT_PP(separator_argno))), path);
 }
 
-/* The keys of a path, in their order, which is that of their bytes */
+/* The keys of a path, sorted by their bytes */
 AlKey *
 al_path_keys(const AlPath *path)
 {
@@ -184,7 +185,7 @@ al_path_keys(const AlPath *path)
 	return keys;
 }
 
-/* Fill in the owner that the argument or atomic_lock.owner names; false: neither does */
+/* The owner from the argument or from atomic_lock.owner; false if both are missing */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -198,7 +199,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	return true;
 }
 
-/* The owner argument, or atomic_lock.owner; one of them must be there */
+/* The owner argument, or atomic_lock.owner; raises 22004 if both are missing */
 void
 al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -209,7 +210,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire returned, or set atomic_lock.owner.")));
 }
 
-/* An owner argument that no setting replaces */
+/* An owner argument; the setting is no default for it */
 void
 al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -219,8 +220,8 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The owner argument, or atomic_lock.owner, or an owner that is generated when the
- * lock is granted: random bytes are expensive, and a refusal needs none.
+ * The owner argument, or atomic_lock.owner, or an owner to be generated at the grant:
+ * random bytes are expensive, and a refusal needs none.
  */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
@@ -232,9 +233,9 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The length of an interval in microseconds; a day has 24 hours.  PG_INT64_MAX, which is
- * longer than any limit, where it does not fit, and for months and years, whose length
- * depends on the calendar.  An infinite interval has months too.
+ * The length of an interval in microseconds, with days of 24 hours.  PG_INT64_MAX, which
+ * is above every limit, if it does not fit, or has months or years, whose length depends
+ * on the calendar.  An infinite interval has months too.
  */
 static int64
 interval_length(const Interval *interval)
@@ -262,7 +263,7 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The number of a word in a NULL-terminated list of words */
+/* The index of a word in a NULL-terminated list of words */
 static int
 word_of(AlString given, const char *what, const char *const *words, const char *list)
 {
@@ -289,7 +290,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	return word_of(al_string(PG_GETARG_TEXT_PP(argno)), what, words, list);
 }
 
-/* The on_reacquire argument, or for NULL the setting; raises 22023 */
+/* The on_reacquire argument, or the setting for NULL */
 AlReacquire
 al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -309,7 +310,7 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
-/* How many may share the key, with the caller; 0: any number */
+/* The max_holders argument, which includes the caller; 0: no limit */
 int
 al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
 {
@@ -330,18 +331,18 @@ al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
 	return max_holders;
 }
 
-/* The text of a word, which is made once and kept in "place"; must not be changed. */
+/* The text of a word, made once and kept in "kept"; must not be changed or freed */
 text *
-al_word_text(text **place, const char *word)
+al_word_text(text **kept, const char *word)
 {
-	if (*place == NULL)
+	if (*kept == NULL)
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
 
-		*place = cstring_to_text(word);
+		*kept = cstring_to_text(word);
 		MemoryContextSwitchTo(old_context);
 	}
-	return *place;
+	return *kept;
 }
 
 /* The name of a mode, as text that must not be changed or freed */
@@ -363,10 +364,11 @@ al_lifetime_arg(FunctionCallInfo fcinfo, int argno)
 const char *
 al_lifetime_name(AlLifetime lifetime)
 {
+	Assert(lifetime <= AL_TRANSACTION);
 	return lifetimes[lifetime];
 }
 
-/* The holder argument; NULL where it is NULL or empty */
+/* The holder argument; NULL if it is NULL or empty */
 text *
 al_holder_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -379,8 +381,8 @@ al_holder_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * The label of a holding where the caller gives none: the name of the application,
- * which PostgreSQL keeps to ASCII, or of the role, which may be in any encoding.
+ * The default label of a holding: application_name, which PostgreSQL keeps to ASCII, or
+ * the name of the role, which may be in any encoding.
  */
 text *
 al_holder_default(void)
@@ -400,7 +402,7 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
-/* The message argument; NULL where it is NULL */
+/* The message argument, or NULL */
 text *
 al_message_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -425,7 +427,7 @@ check_json(Jsonb *json, const char *what)
 	}
 }
 
-/* The meta argument; NULL where none is given */
+/* The meta argument, or NULL */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
 {

@@ -1,6 +1,8 @@
 /*
  * args.h
  *		Arguments of SQL functions, checked.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_API_ARGS_H
 #define AL_API_ARGS_H
@@ -26,7 +28,7 @@ extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
 extern AlReacquire al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno);
 extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
 extern int	al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared);
-extern text *al_word_text(text **place, const char *word);
+extern text *al_word_text(text **kept, const char *word);
 extern text *al_mode_text(bool is_shared);
 extern AlLifetime al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
 extern const char *al_lifetime_name(AlLifetime lifetime);

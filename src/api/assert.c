@@ -3,6 +3,8 @@
  * assert.c
  *		lock_assert(), lock_assert_fence(): pin a holding.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of pins (lease/pin.c).
  *
  *-------------------------------------------------------------------------
@@ -21,8 +23,8 @@
 #include "table/catalog.h"
 
 /*
- * lock_assert(key, owner): the fencing token, or raises LK006; LK005 for another grant than
- * the session presents
+ * lock_assert(key, owner): the fencing token; raises LK006 if the owner does not hold the
+ * key, LK005 if it holds the key by another grant than the session presents
  */
 AL_FUNCTION(atomic_lock_assert)
 {
@@ -43,9 +45,8 @@ AL_FUNCTION(atomic_lock_assert)
 }
 
 /*
- * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005.  A pin makes
- * others wait, so it takes the owner: a token proves nothing, since applications pass
- * it on.
+ * lock_assert_fence(key, fencing_token, owner): void, or raises LK005.  A pin makes others
+ * wait, so it needs the owner as a proof: applications pass tokens on.
  */
 AL_FUNCTION(atomic_lock_assert_fence)
 {

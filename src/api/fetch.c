@@ -3,31 +3,36 @@
  * fetch.c
  *		lock_fetch(): lock a row's key, then read the row.
  *
- * Model: what a transaction reads before it has the lock may be stale once it has it.
- * So the key is claimed, the row is read with a snapshot taken after that, and only
- * then the lease is written; if there is no such row, nothing has been.  Row security may
- * show the row only to the holder of its lock.  There, the lease is written first, in
- * a subtransaction that is undone if there is no row.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * The key is made of the row, not of the argument: 1.0 finds the row of 1.  If the row
- * has another key than the one claimed, that claim is dropped and the row's key is
- * claimed.  The template of the table's guard makes the key; where that has columns
- * besides the primary key, the row is read once before to know which key to claim.
+ * Model: a row that is read before it is locked may be stale once the lock is granted.
  *
- * What the owner has already stays as it is, but for its time: whoever only wants to read
- * the row must not lose by it what ends with a transaction, or share what is not shared.
+ * 1. The call makes the key, with the template of the table's guard.  If that has columns
+ *    besides the primary key, the row is read once for them.
+ * 2. It claims the key, waiting if need be.
+ * 3. It reads the row with a snapshot taken after that.  If there is no row, it drops the
+ *    claim, and nothing has been written.
+ * 4. If the row makes another key (the id 1.0 finds the row of 1), it drops the claim and
+ *    begins again with the row's key.
+ * 5. It writes the lease and returns the row.
+ *
+ * Row security may show the row only to the holder of its lock.  With row security, the
+ * lease is written before step 3, in a subtransaction that is rolled back if there is no
+ * row or it makes another key.
+ *
+ * A holding that the owner has already is extended, and keeps mode and lifetime: a call
+ * that only wants to read the row must not change them.
  *
  * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction uses an older
- * snapshot.  The row is read with that one too, and if the versions differ, 40001 is
- * raised: the transaction would decide on stale data.
+ * snapshot.  The row is read with that one too, and 40001 is raised if the versions
+ * differ, because the transaction would decide on stale data.
  *
- * The query has the caller's privileges and row security.  Policies are code of users,
- * which may use the same key, so its state is looked at again before the lease is
- * written.
+ * The query has the caller's privileges and row security.  Row security policies are user
+ * code that may use the same key, so the key is judged again before the lease is written.
  *
- * Locking rules: those of acquire.  app_lock stays open while the row is read.  The
- * table is closed while the call waits for the key.  Only a wait after the row was read,
- * to know its key, keeps the lock that the query took.
+ * Locking rules: those of acquire.  app_lock stays open while the row is read.  The table
+ * is closed while the call waits for the key, except that a read of the row in step 1 or 4
+ * keeps the lock that the query took.
  *
  *-------------------------------------------------------------------------
  */
@@ -108,8 +113,8 @@ raise_dropped(void)
 }
 
 /*
- * Open the table whose row type is the type of an argument.  Raises 42809 or 42P01
- * where there is none, 42501 where the role may not read it.
+ * Open the table whose row type is the type of an argument.  Raises 42809 if it is not the
+ * row type of a table, 42P01 if the table was dropped, 42501 if the role may not read it.
  */
 static Relation
 open_table(FunctionCallInfo fcinfo, int argno)
@@ -138,7 +143,7 @@ open_table(FunctionCallInfo fcinfo, int argno)
 	return rel;
 }
 
-/* Open the index of the primary key; raises 42704 where there is none */
+/* Open the index of the primary key; raises 42704 if the table has no primary key */
 static Relation
 open_primary_key(Relation rel)
 {
@@ -186,6 +191,7 @@ find_primary_key(Target *target)
 					 errtable(target->rel)));
 	}
 	index_close(index, AccessShareLock);
+	Assert(target->nkeys > 0);
 }
 
 static const char *
@@ -217,9 +223,9 @@ member_text(const Target *target, Jsonb *object, int i)
 }
 
 /*
- * Read the id into the target's values.  It is the text of the only column of the
+ * Read the id into the target's values.  The id is the text of the only column of the
  * primary key, or a JSON object.  Raises 22023 for an object with other members, 22004
- * for a NULL in it, and what input functions raise.
+ * for a NULL in it, and errors of input functions.
  */
 static void
 read_id(Target *target, char *id)
@@ -251,7 +257,7 @@ read_id(Target *target, char *id)
 	}
 }
 
-/* Find the template that makes the key: that of the table's guard, if it has one */
+/* Read the template of the table's guard, or make the default template */
 static void
 find_template(Target *target)
 {
@@ -263,7 +269,7 @@ find_template(Target *target)
 		al_template_default(target->rel, target->columns, target->nkeys, &target->template);
 }
 
-/* The default lock key of a row with these values, one for each column */
+/* The lock key of a row with these values, one for each column */
 static char *
 make_key(const Target *target, const Datum *values, const bool *nulls)
 {
@@ -274,7 +280,7 @@ make_key(const Target *target, const Datum *values, const bool *nulls)
 	return key.data;
 }
 
-/* The same of the row that was asked for; NULL: the id is not enough to tell */
+/* The lock key of the requested row; NULL if the template needs more than the id */
 static char *
 key_of_id(const Target *target)
 {
@@ -312,8 +318,8 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 }
 
 /*
- * Prepare the query for all columns in their order, and for what tells versions of a
- * row apart, where these are to be compared.
+ * Prepare the query for all columns in their order.  If versions of the row have to be
+ * compared, tableoid and ctid follow.
  */
 static void
 prepare_query(Target *target)
@@ -358,8 +364,8 @@ raise_altered(Relation rel)
 }
 
 /*
- * Do columns have the types of the table's columns?  When a plan is executed, it may be
- * made anew, with names that belong to other columns by then.
+ * Do columns have the types of the table's columns?  Execution may make a new plan, and
+ * the names may belong to other columns by then.
  */
 static bool
 is_of_table(Relation rel, TupleDesc columns)
@@ -394,7 +400,7 @@ read_rows(Target *target, Snapshot snapshot)
 	return SPI_tuptable;
 }
 
-/* The default key of the row that was read, in this memory context; NULL: no row */
+/* The lock key of the row that was read, in this memory context; NULL if there is no row */
 static char *
 key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
 {
@@ -431,8 +437,8 @@ is_same(const Target *target, const SPITupleTable *a, const SPITupleTable *b)
 }
 
 /*
- * Read the newest committed version of the row.  Raises 40001 where the rest of the
- * transaction sees another one.
+ * Read the newest committed version of the row.  Raises 40001 if the rest of the
+ * transaction sees another version.
  */
 static SPITupleTable *
 read_newest(Target *target)
@@ -451,7 +457,7 @@ read_newest(Target *target)
 	return newest;
 }
 
-/* The default key of the row as it is now, which nobody has locked; NULL: no row */
+/* The lock key of the row as it is now, before it is locked; NULL if there is no row */
 static char *
 find_key(Target *target)
 {
@@ -466,8 +472,8 @@ find_key(Target *target)
 }
 
 /*
- * Is this the key of the row that was read, if there is one?  If not, "name" is set to
- * its key; a "name" of NULL stands for a key that the caller has chosen.
+ * Is this the key of the row that was read?  True if there is no row, or the caller has
+ * chosen the key ("name" is NULL).  If false, *name is the row's key.
  */
 static bool
 is_right_key(const AlKey *key, const Target *target, const SPITupleTable *rows,
@@ -479,7 +485,7 @@ is_right_key(const AlKey *key, const Target *target, const SPITupleTable *rows,
 	return al_string_equal(key->name, al_cstring(*name));
 }
 
-/* Look at the key again: policies may have used it, or have taken long */
+/* Judge the key again, because row security may have used it or taken long */
 static void
 refresh(Relation app_lock, AlAttempt *attempt)
 {
@@ -488,10 +494,10 @@ refresh(Relation app_lock, AlAttempt *attempt)
 		al_raise(attempt->key, attempt->result);
 }
 
-/* So often a grant is judged again, because what the owner had expired meanwhile */
+/* Maximum number of attempts to write a grant while the owner's holding expires */
 #define MOST_TRIES	10
 
-/* Write the grant; false: what the owner had has expired since the attempt */
+/* Write the grant; false if the owner's holding has expired since the attempt */
 static bool
 write_grant(Relation app_lock, AlAttempt *attempt)
 {
@@ -499,12 +505,14 @@ write_grant(Relation app_lock, AlAttempt *attempt)
 	bool		is_written = al_grant(app_lock, attempt);
 
 	al_quota_end(quotas);
+	if (!is_written)
+		elog(DEBUG2, "lock_fetch: the owner's holding has expired, judging the key again");
 	return is_written;
 }
 
 /*
- * Grant the lock, then read the row, which policies may show only to the holder.  If
- * there is no row, or it has another key, undo the grant and return NULL.
+ * Write the grant, then read the row, for row security that shows it only to the holder.
+ * If there is no row, or it has another key, undo the grant and return NULL.
  */
 static SPITupleTable *
 grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
@@ -560,8 +568,8 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 }
 
 /*
- * Put rows into the result.  Raises 55000 if the table was altered during the wait, so
- * that they are not what the statement expects.
+ * Put rows into the result.  Raises 55000 if the statement expects other columns, because
+ * the table was altered during the wait.
  */
 static void
 put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable *rows)
@@ -586,8 +594,8 @@ put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable 
 }
 
 /*
- * Lock a key and put the row, if there is one, into the result.  False: the row has
- * another key, which "name" is set to, and nothing is locked.
+ * Lock a key and put the row, if there is one, into the result.  False if the row has
+ * another key, in *name; then nothing is locked.
  */
 static bool
 fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char **name)
@@ -641,7 +649,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char *
 	return is_right;
 }
 
-/* Hide the statement, which may contain an owner, in errors of others too */
+/* Hide the statement, which may contain an owner, in all errors of the call */
 static void
 hide_statement(void *arg)
 {
@@ -662,7 +670,7 @@ AL_FUNCTION(atomic_lock_fetch)
 	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
 
 	error_context_stack = &callback;
-	/* Whoever alters app_lock is waited for here, while no other table is locked. */
+	/* Wait for DDL on app_lock here, while no other table is locked. */
 	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
 	request.ttl = al_ttl_arg(fcinfo, 2);
 	request.keeps_own = true;
@@ -690,6 +698,7 @@ AL_FUNCTION(atomic_lock_fetch)
 		al_terms_set_wait(&key, 1, &request);
 		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key ? &name : NULL))
 			break;
+		elog(DEBUG2, "lock_fetch: the row has another key than its id, locking that one");
 		request.wait = Max(request.wait - result.waited, 0);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * held.c
- *		lock_held(), lock_heartbeat(): what an owner has, and whether it still does.
+ *		lock_held(), lock_heartbeat(): list and extend the holdings of an owner.
  *
- * Model: an owner that comes back, after a restart or on another connection, asks
- * what it has.  Its rows are found by table/owner_rows.c, and what it holds by
- * transactions has no rows.  A heartbeat extends key by key, and says of each what
- * became of it: that one lease is lost must not keep the others from being extended.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: an owner that comes back, after a restart or on another connection, lists its
+ * holdings.  table/owner_rows.c finds its rows; holdings of transactions have no rows.  A
+ * heartbeat extends key by key and answers for each: one lost lease must not keep the
+ * others from being extended.
  *
  * Locking rules: lock_held() opens app_lock with AccessShareLock and claims nothing.
  * lock_heartbeat() claims as lock_extend() does, in the order of keys.
@@ -30,15 +32,15 @@
 #include "base/key.h"
 #include "base/partition.h"
 #include "base/str.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/extend.h"
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "table/catalog.h"
 #include "table/owner_rows.h"
 
-/* By key; of one key the newest first, and what has become a row before what was none */
+/* By key; then newest token first; then a row before the transaction's holding it came from */
 static int
 compare_owned(const ListCell *a, const ListCell *b)
 {
@@ -54,8 +56,8 @@ compare_owned(const ListCell *a, const ListCell *b)
 }
 
 /*
- * What an owner has that is not released: its rows, and what it holds of a list of
- * transactions' holdings.  A list of AlOwned * in the order of keys, some perhaps twice.
+ * The holdings of an owner that are not released: its rows, and its share of a list of
+ * transactions' holdings.  Returns AlOwned * in the order of keys; a key can occur twice.
  */
 List *
 al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
@@ -78,14 +80,14 @@ al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
 	return owned;
 }
 
-/* The row of what an owner has, which saves a verb its first look; NULL: it has none */
+/* The row of a holding, which saves a verb its first look; NULL if it has no row */
 const AlHolding *
 al_owned_row(const AlOwned *owned)
 {
 	return owned->row->lifetime == AL_TRANSACTION ? NULL : owned->row;
 }
 
-/* Leave of what an owner has what is live now, and of each key one */
+/* The holdings that are live at *now, one for each key */
 static List *
 live_ones(List *owned, TimestampTz *now)
 {
@@ -107,9 +109,9 @@ live_ones(List *owned, TimestampTz *now)
 	return live;
 }
 
-/* Fill in when a lease ends, and how long that is from a moment */
+/* Fill in the end of a lease, and the time left at "now" */
 static void
-set_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expires_at,
+put_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expires_at,
 		int ttl_remaining)
 {
 	nulls[expires_at] = nulls[ttl_remaining] = end == DT_NOEND;
@@ -120,8 +122,8 @@ set_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expire
 }
 
 /*
- * lock_held(owner): a row for each key that the owner holds.  What transactions hold
- * comes before the rows, of which it may be one by then.
+ * lock_held(owner): a row for each key that the owner holds.  Holdings of transactions are
+ * read before rows, since one of them may become a row in between.
  */
 AL_FUNCTION(atomic_lock_held)
 {
@@ -132,7 +134,7 @@ AL_FUNCTION(atomic_lock_held)
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	List	   *transactions = list_concat(al_held_mine(NULL), al_held_shown());
+	List	   *transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
 	AlOwner		owner;
 	TimestampTz now;
 	ListCell   *cell;
@@ -150,7 +152,7 @@ AL_FUNCTION(atomic_lock_held)
 		values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
 		values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
 		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
-		set_end(holding->expires_at, now, values, nulls, EXPIRES_AT, TTL_REMAINING);
+		put_end(holding->expires_at, now, values, nulls, EXPIRES_AT, TTL_REMAINING);
 		nulls[META] = holding->meta == NULL;
 		if (holding->meta)
 			values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
@@ -160,7 +162,7 @@ AL_FUNCTION(atomic_lock_held)
 	return (Datum) 0;
 }
 
-/* Extend what an owner has of a key, and put a row that says what came of it */
+/* Extend an owner's holding of a key, and add a row with the outcome */
 static bool
 beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner,
 	 const AlHolding *seen, int64 ttl)
@@ -180,7 +182,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[STATUS] = CStringGetTextDatum(al_status_word(&result));
-	set_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
+	put_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
 			EXPIRES_AT, TTL_REMAINING);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return result.outcome == AL_EXTENDED;
@@ -210,7 +212,7 @@ AL_FUNCTION(atomic_lock_heartbeat)
 	for (int i = 0; i < count; i++)
 		wrote |= beat(rsinfo, rel, &keys[i], &owner, NULL, ttl);
 	if (keys == NULL)
-		all = live_ones(al_owned_in_order(rel, &owner, al_held_mine(NULL)), &now);
+		all = live_ones(al_owned_in_order(rel, &owner, al_tx_mine(NULL)), &now);
 	foreach(cell, all)
 	{
 		const AlOwned *owned = lfirst(cell);

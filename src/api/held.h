@@ -1,6 +1,8 @@
 /*
  * held.h
  *		What an owner holds.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_API_HELD_H
 #define AL_API_HELD_H

@@ -3,9 +3,11 @@
  * history.c
  *		lock_held_at(): who held a key at a moment.
  *
- * Model: lock_history says from when to when each grant lasted.  The end of a lease that
- * has expired is written there when somebody takes or sweeps its row, and until then
- * its row in app_lock tells the end.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: lock_history has the beginning and the end of each grant.  The end of an expired
+ * lease is written when its row in app_lock is reused or swept.  Until then, the end is
+ * taken from that row.
  *
  * Locking rules: both tables are opened with AccessShareLock; no claims.
  *
@@ -37,9 +39,8 @@
 #define COLUMN(column) (Anum_lock_history_##column - 1)
 
 /*
- * Fill in the end of a grant that lock_history does not know.  False: it does not last
- * until "at", which may be in the future; or nobody knows its end, since the policy asked
- * for no history then.
+ * Fill in an end that lock_history does not have.  False if the grant ends before "at",
+ * which may be in the future, or if its end is unknown because it was not recorded.
  */
 static bool
 add_end(const AlRows *rows, TimestampTz now, TimestampTz at, Datum *values, bool *nulls)
@@ -59,7 +60,7 @@ add_end(const AlRows *rows, TimestampTz now, TimestampTz at, Datum *values, bool
 	return true;
 }
 
-/* lock_held_at(key, at): rows of lock_history, read in the same snapshot as app_lock */
+/* lock_held_at(key, at): rows of lock_history, read with the same snapshot as app_lock */
 AL_FUNCTION(atomic_lock_held_at)
 {
 	static const AttrNumber column = Anum_lock_history_key;

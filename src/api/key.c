@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		lock_key(): make a key of parts.  lock_path(): the folders above it.
- *		lock_partition(): where it belongs.
+ *		lock_key(): make a key of parts.  lock_path(): the folders above a key.
+ *		lock_partition(): the partition of a key.
  *
- * Model: there are two functions of this name.  PostgreSQL takes the one for text where
- * all parts are text, or parameters and literals whose type is not known.  It would
- * refuse a parameter without a type if there was only the other one, which takes "any".
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: there are two functions lock_key().  PostgreSQL calls the one for text if all
+ * parts are text, or parameters and literals of unknown type.  The other one takes "any";
+ * if it were the only one, PostgreSQL would refuse a parameter of unknown type.
  *
  * Locking: none.
  *
@@ -107,8 +109,8 @@ atomic_lock_path(PG_FUNCTION_ARGS)
 }
 
 /*
- * lock_partition(key, partitions): for routers, so the key may be of any length and
- * belong to any server
+ * lock_partition(key, partitions): for routers, so the key may have any length and belong
+ * to any server
  */
 Datum
 atomic_lock_partition(PG_FUNCTION_ARGS)

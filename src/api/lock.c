@@ -3,14 +3,16 @@
  * lock.c
  *		SQL-callable functions for applications: check, call, answer.
  *
- * Model: each function checks its arguments, opens app_lock, calls one verb of lease/
- * and turns the outcome into an answer, or into the error that lease/report.c has for
- * it.  No function here is strict: a NULL argument that means nothing raises 22004,
- * since the caller could take a NULL answer for "false".
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: app_lock is opened with RowExclusiveLock.  That lock is given back at
- * once where nothing was written or claimed, and kept until commit otherwise: nobody
- * may drop and create the extension under a claim.
+ * Model: each function checks its arguments, opens app_lock, calls one verb of lease/, and
+ * turns the outcome into an answer, or into the error that lease/report.c has for it.  No
+ * function here is strict: a NULL argument without a meaning raises 22004, because a
+ * caller could take a NULL answer for "false".
+ *
+ * Locking rules: app_lock is opened with RowExclusiveLock.  The lock is released at once
+ * if nothing was written or claimed, and otherwise kept until commit, so that the
+ * extension cannot be dropped and created again under a claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,8 +34,8 @@
 #include "base/partition.h"
 #include "base/path.h"
 #include "base/settings.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/acquire.h"
 #include "lease/extend.h"
 #include "lease/path.h"
@@ -51,7 +53,7 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all functions that acquire have; not all have a mode */
+/* The common arguments of functions that acquire: from ttl to meta; paths have no mode */
 static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, bool has_mode, AlAcquire *request)
 {
@@ -68,7 +70,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, bool has_mode, AlAcqu
 	request->holder = al_holder_arg(fcinfo, wait_argno + 1);
 	request->default_holder = al_holder_default;
 	request->meta = al_meta_arg(fcinfo, wait_argno + 2);
-	/* Code that runs for another role must leave nothing in that role's session. */
+	/* Code that runs for another role must leave no lock in that role's session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -117,8 +119,8 @@ AL_FUNCTION(atomic_lock_try_acquire)
 }
 
 /*
- * Acquire a set; the arguments are those of al_lease_acquire_all().  The result has a
- * lock_grant for each key, or where the set is refused, one for the key that was refused.
+ * Acquire a set; arguments as in al_lease_acquire_all().  Returns a lock_grant for each key;
+ * or if the set is refused, one for the refused key.
  */
 static Datum
 acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
@@ -130,6 +132,7 @@ acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
 
 	InitMaterializedSRF(fcinfo, 0);
 	refused = al_lease_acquire_all(&rel, keys, count, requests, is_shared, results);
+	Assert(refused < count);
 	if (refused >= 0 && raise)
 		al_raise(&keys[refused], &results[refused]);
 	close_app_lock(rel, refused < 0);
@@ -146,7 +149,7 @@ acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
 	return (Datum) 0;
 }
 
-/* Of a request for one mode, or for none, make one for each */
+/* Make an exclusive and a shared request of the first one */
 static void
 split_request(AlAcquire *requests)
 {
@@ -188,8 +191,8 @@ AL_FUNCTION(atomic_lock_try_acquire_all)
 }
 
 /*
- * lock_[try_]acquire_path(path, ttl, owner, wait, holder, meta, separator): the folders
- * shared, and the path exclusively, with leases of one length
+ * lock_[try_]acquire_path(path, ttl, owner, wait, holder, meta, separator): the folders are
+ * shared and the path is exclusive; all leases have the same length
  */
 static Datum
 acquire_path(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -333,7 +336,7 @@ AL_FUNCTION(atomic_lock_try_release)
 	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
-/* lock_release_path(path, owner, separator): how many keys were released, or raises */
+/* lock_release_path(path, owner, separator): the number of released keys, or an error */
 AL_FUNCTION(atomic_lock_release_path)
 {
 	Relation	rel = al_open_for_writing("lock_release_path()");
@@ -355,7 +358,7 @@ AL_FUNCTION(atomic_lock_release_path)
 	PG_RETURN_INT64(released);
 }
 
-/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or is NULL */
+/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or returns NULL */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -391,21 +394,23 @@ AL_FUNCTION(atomic_lock_try_extend)
 }
 
 /*
- * Release, extend or transfer all that an owner holds, whichever has this outcome, and
- * return the number of holdings.  Keys are taken in order, so that two such calls cannot
- * deadlock.  What the caller may not change stays as it is, with a warning: somebody may
- * have handed it to the owner.
+ * Release, extend or transfer all holdings of an owner, for the outcome AL_RELEASED,
+ * AL_EXTENDED or AL_ACQUIRED, and return their number.  Keys are taken in order, so that
+ * two such calls cannot deadlock.  A holding that the caller may not change, because it
+ * was handed over to the owner, stays as it is, with a warning.
  */
 static int64
 for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		const AlOwner *new_owner, text *holder)
 {
-	List	   *transactions = outcome == AL_EXTENDED ? NIL : al_held_mine(NULL);
+	List	   *transactions = outcome == AL_EXTENDED ? NIL : al_tx_mine(NULL);
 	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;
 	int			denied = 0;
 
+	Assert(outcome == AL_RELEASED || outcome == AL_EXTENDED || outcome == AL_ACQUIRED);
+	Assert((outcome == AL_ACQUIRED) == (new_owner != NULL && holder != NULL));
 	foreach(cell, al_owned_in_order(rel, owner, transactions))
 	{
 		const AlOwned *owns = lfirst(cell);
@@ -415,7 +420,7 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
-		/* A partition that has moved is extended where it is now. */
+		/* If the key's partition has moved, the lease is extended on the other server. */
 		if (outcome != AL_RELEASED && al_is_elsewhere(owns->key.name) &&
 			al_is_live(owns->row, GetCurrentTimestamp()))
 			al_raise_partition(owns->key.name, true);

@@ -1,8 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * policy.c
- *		lock_set_policy(), lock_drop_policy(), lock_policy(): what an administrator has
- *		ruled for keys with a prefix.
+ *		lock_set_policy(), lock_drop_policy(), lock_policy(): rules of an administrator
+ *		for keys with a prefix.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Locking rules: those of table/policies.c.
  *
@@ -34,8 +36,8 @@
 #define LONGEST		(100 * 365 * USECS_PER_DAY)
 
 /*
- * The parts in the order of the arguments of lock_set_policy(), which follow the prefix,
- * and of the columns of lock_policy()
+ * The parts, in the order of the arguments of lock_set_policy() after the prefix, and of
+ * the columns of lock_policy()
  */
 static const struct
 {
@@ -65,13 +67,14 @@ prefix_arg(FunctionCallInfo fcinfo)
 	return al_check_text(al_string(PG_GETARG_TEXT_PP(0)), "prefix", 0, AL_MAX_KEY_BYTES);
 }
 
-/* A duration or a number, which is the argument that has a name */
+/* An argument that is a duration (in microseconds) or a number */
 static int64
 number_arg(FunctionCallInfo fcinfo, int argno, const char *name, AlPolicyPart part)
 {
 	bool		is_ttl = part == AL_DEFAULT_TTL || part == AL_MAX_TTL;
 	int64		value;
 
+	Assert(part < AL_HISTORY);
 	if (part > AL_MIN_HOLD)
 	{
 		value = PG_GETARG_INT32(argno);
@@ -91,7 +94,7 @@ number_arg(FunctionCallInfo fcinfo, int argno, const char *name, AlPolicyPart pa
 	return value;
 }
 
-/* The argument of roles: a list of OIDs without duplicates */
+/* The roles argument: a list of OIDs without duplicates */
 static List *
 roles_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -127,7 +130,7 @@ raise_longer(const char *what, const char *limit)
 			 errmsg("%s must not be longer than %s", what, limit)));
 }
 
-/* lock_set_policy(prefix, default_ttl, ...): the arguments that follow are "arguments" */
+/* lock_set_policy(prefix, default_ttl, ...), with the arguments in "arguments": void */
 AL_FUNCTION(atomic_lock_set_policy)
 {
 	AlPolicy	policy = {.prefix = prefix_arg(fcinfo)};
@@ -156,7 +159,7 @@ AL_FUNCTION(atomic_lock_set_policy)
 	PG_RETURN_VOID();
 }
 
-/* lock_drop_policy(prefix): was there a policy? */
+/* lock_drop_policy(prefix): whether there was a policy */
 AL_FUNCTION(atomic_lock_drop_policy)
 {
 	AlString	prefix = prefix_arg(fcinfo);
@@ -165,7 +168,7 @@ AL_FUNCTION(atomic_lock_drop_policy)
 	PG_RETURN_BOOL(al_policies_put(prefix, NULL));
 }
 
-/* A duration in days of 24 hours and less */
+/* An interval with days of 24 hours */
 static Datum
 duration_datum(int64 microseconds)
 {
@@ -176,7 +179,7 @@ duration_datum(int64 microseconds)
 	return IntervalPGetDatum(interval);
 }
 
-/* What holds for a part of a key, as lock_policy() shows it; false: no limit */
+/* The value of a part for a key, as lock_policy() shows it; false: no limit */
 static bool
 show_part(AlString key, AlPolicyPart part, Datum *value)
 {
@@ -205,7 +208,7 @@ show_part(AlString key, AlPolicyPart part, Datum *value)
 	return part >= AL_HISTORY || number > 0;
 }
 
-/* lock_policy(key): the parts, and as JSON by which prefix each is ruled */
+/* lock_policy(key): the parts, and a JSON object with the prefix that decides each part */
 AL_FUNCTION(atomic_lock_policy)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
@@ -235,7 +238,7 @@ AL_FUNCTION(atomic_lock_policy)
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
-/* app_lock_policy_changed(), a trigger of app_lock_policy for what SQL writes there */
+/* app_lock_policy_changed(), a trigger of app_lock_policy for changes by SQL */
 AL_FUNCTION(atomic_lock_policy_changed)
 {
 	if (!CALLED_AS_TRIGGER(fcinfo))

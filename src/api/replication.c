@@ -3,11 +3,13 @@
  * replication.c
  *		app_lock_keep_own(), a trigger: a subscriber keeps its own locks.
  *
- * Model: locks, the line and the history belong to one server.  A publication FOR ALL
- * TABLES has these tables too.  Rows of the publisher would end locks of the subscriber,
- * and a key that both servers have would end the replication of all tables with a
- * unique violation.  So the trigger, which fires in replication only, has the workers of
- * logical replication leave these rows out.  Our own code writes rows without triggers.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: locks, tickets and history belong to one server, but a publication FOR ALL
+ * TABLES includes their tables.  Rows of the publisher would end locks of the subscriber,
+ * and a key on both servers would stop the replication of all tables with a unique
+ * violation.  So this trigger, which fires in replication only, makes the workers of
+ * logical replication skip these rows.  Our own code writes rows without triggers.
  *
  * Locking rules: none.
  *
@@ -21,10 +23,10 @@
 
 #include "base/errors.h"
 
-/* Without a look at the version: an error would end the replication of all tables. */
+/* No check of the version: an error would stop the replication of all tables. */
 PG_FUNCTION_INFO_V1(atomic_lock_keep_own);
 
-/* A restore under session_replication_role = replica writes its rows. */
+/* Only workers of logical replication skip rows; a restore as replica writes them. */
 Datum
 atomic_lock_keep_own(PG_FUNCTION_ARGS)
 {

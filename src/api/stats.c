@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		lock_stats(), lock_contention(): what was counted.
+ *		lock_stats(), lock_contention(): show counters.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Locking rules: those of shmem/stat.c and shmem/contention.c.
  *
@@ -35,10 +37,10 @@ attach_or_raise(const char *what)
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 }
 
-/* lock_stats(): a row for each database in which something was counted */
+/* lock_stats(): a row for each database with counts */
 AL_FUNCTION(atomic_lock_stats)
 {
-	/* The columns behind the name; "since" comes before the last */
+	/* The columns after the name; "since" is before the last one */
 	static const AlCounter columns[] = {
 		AL_COUNT_GRANTS, AL_COUNT_REGRANTS, AL_COUNT_REFUSALS, AL_COUNT_TIMEOUTS,
 		AL_COUNT_DEADLOCKS, AL_COUNT_RELEASES, AL_COUNT_EXTENDS, AL_COUNT_EXPIRATIONS,

@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *		What people see: the state of one key, and of all keys.
+ *		Functions that show the state of one key, and of all keys.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: these functions read the newest committed state at every isolation level,
  * write nothing, and work in read-only transactions and on standbys.  An owner is a
  * secret: only the session that presents it (atomic_lock.owner) sees it.  A fencing
  * token is shown to that session, and to those who may list all holdings.
  *
- * What an unfinished transaction of others has in hand is shown as pending: its
- * claims tell that there is one, and row versions tell for whom (table/pending.c).
+ * Keys that an unfinished transaction of another session changes are shown as pending:
+ * its claims reveal the transaction, and row versions its label (table/pending.c).
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
@@ -34,11 +36,11 @@
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 #include "table/catalog.h"
 #include "table/pending.h"
 #include "table/row.h"
@@ -52,11 +54,12 @@ enum
 };
 
 /*
- * The live holdings of the key that is the first argument, judged at "now": that of an
- * owner, if it is not NULL, and with AL_LOOK_SOME those to show, "more" than which there
- * are.  For lock_status(), which wants "pending_pid", "meta" is fetched from TOAST here,
- * while the table is open, and before the rows are read it is asked which process has an
- * unfinished transaction that claims the key: 0 if it is prepared, -1 if there is none.
+ * The live holdings at *now of the key in the first argument: the owner's, if that is not
+ * NULL, and with AL_LOOK_SOME some others; *more is the number of further ones.
+ *
+ * For lock_status(), "pending_pid" is not NULL.  It is set to the process of an unfinished
+ * transaction that claims the key: 0 if prepared, -1 if no transaction does.  Claims are
+ * looked at before rows.  "meta" is fetched from TOAST here, while the table is open.
  */
 static List *
 find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look, int *more,
@@ -82,7 +85,7 @@ find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look
 	return holdings;
 }
 
-/* The owner that the session presents, to find its rows; or NULL */
+/* The owner that the session presents, for a search of its rows; or NULL */
 static const AlOwner *
 find_setting(AlOwner *owner)
 {
@@ -91,7 +94,7 @@ find_setting(AlOwner *owner)
 	return owner->name.len > 0 ? owner : NULL;
 }
 
-/* The holding of a key to show: the caller's, or the one that lasts longest, or NULL */
+/* The holding of a key to show: the caller's, or else the one with the latest end; or NULL */
 static const AlHolding *
 choose(List *holdings)
 {
@@ -138,17 +141,17 @@ AL_FUNCTION(atomic_lock_holder)
 	PG_RETURN_TEXT_P(holding->holder);
 }
 
-/* The number of waiters for a key; null where this server cannot know it */
+/* The number of waiters for a key; null if this server cannot know it */
 static void
 set_waiters(const AlKey *key, Datum *values, bool *nulls)
 {
-	int			waiters = al_queue_count(key);
+	int			waiters = al_waiters_count(key);
 
 	values[WAITERS] = Int32GetDatum(waiters);
 	nulls[WAITERS] = waiters < 0;
 }
 
-/* The number of those in line for a key without a connection */
+/* The number of tickets for a key */
 static int
 count_queued(const AlKey *key)
 {
@@ -158,8 +161,8 @@ count_queued(const AlKey *key)
 }
 
 /*
- * Fill in the columns of lock_status for one of the holdings of a key, for which so many
- * are in line: live ones, of which there are so many, or with none, one that is pending
+ * Fill in the columns of lock_status for a holding of a key that has this number of live
+ * holders and of tickets.  With 0 holders, the holding is pending.
  */
 static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued,
@@ -167,9 +170,10 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued
 {
 	char	   *role = al_role_name(holding->role);
 	bool		has_end = holding->expires_at != DT_NOEND;
-	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
+	bool		is_known = holding->holder != NULL; /* see al_tx_by_others() */
 	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
 
+	Assert(holders >= 0 && queued >= 0);
 	memset(nulls, 0, COLUMNS * sizeof(bool));
 	values[KEY] = PointerGetDatum(al_string_text(holding->key));
 	values[LOCKED] = BoolGetDatum(holders > 0);
@@ -202,7 +206,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued
 		values[ROLE] = DirectFunctionCall1(namein, CStringGetDatum(role));
 }
 
-/* An unfinished transaction has what is shown in hand */
+/* Mark the row as pending, for an unfinished transaction of this process; 0: prepared */
 static void
 set_pending(int pid, Datum *values, bool *nulls)
 {
@@ -213,8 +217,8 @@ set_pending(int pid, Datum *values, bool *nulls)
 }
 
 /*
- * What unfinished transactions are about to make of a key that nobody holds; or NULL.
- * If they have ended meanwhile, what they have made of it is in "holdings".
+ * The holding that an unfinished transaction has written for a key without holders.  NULL
+ * if it has ended meanwhile; *holdings is read again then.
  */
 static const AlHolding *
 find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more, TimestampTz *now)
@@ -228,7 +232,7 @@ find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more,
 	return pending;
 }
 
-/* Fill in the columns for a key that nobody holds */
+/* Fill in the columns for a free key */
 static void
 fill_free(const AlKey *key, Datum *values, bool *nulls)
 {
@@ -242,8 +246,8 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
 	values[QUEUED] = Int32GetDatum(count_queued(key));
 	nulls[QUEUED] = false;
-	/* Nobody has it yet, but some may be about to. */
-	if (al_queue_count(key) > 0)
+	/* Waiters may be about to take the key. */
+	if (al_waiters_count(key) > 0)
 		set_waiters(key, values, nulls);
 	values[CLOSED_UNTIL] = TimestampTzGetDatum(closed_until);
 	nulls[CLOSED_UNTIL] = closed_until == DT_NOBEGIN;
@@ -284,12 +288,12 @@ AL_FUNCTION(atomic_lock_status)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* What is counted once for all shared holdings of a key */
+/* Counts for a key, shared by all of its shared holdings */
 typedef struct Sharers
 {
 	AlHash		key;
-	int			count;
-	int			queued;			/* in line; -1: not counted yet */
+	int			count;			/* live holders */
+	int			queued;			/* tickets; -1: not counted yet */
 } Sharers;
 
 static HTAB *
@@ -300,7 +304,7 @@ make_table(const char *name, Size key_size, Size entry_size)
 	return hash_create(name, 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* The entry of a holding's key; NULL where there is none and "action" makes none */
+/* The entry of a holding's key; NULL if "action" is HASH_FIND and there is no entry */
 static Sharers *
 sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 {
@@ -321,14 +325,14 @@ sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 	return entry;
 }
 
-/* A transaction's holding, which may have become a row meanwhile */
+/* The token of a transaction's holding, which may have become a row meanwhile */
 typedef struct HeldToken
 {
 	int64		fencing_token;
 	bool		has_row;
 } HeldToken;
 
-/* What the rows of lock_status() need */
+/* State of a call of lock_status() */
 typedef struct Listing
 {
 	ReturnSetInfo *rsinfo;
@@ -364,7 +368,7 @@ list_holding(const Listing *listing, const AlHolding *holding)
 	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 }
 
-/* Of all live holdings that have a row, count those that share a key, or list all */
+/* Read all live rows: count the shared ones for each key, or list all */
 static void
 scan_live(const Listing *listing, bool count)
 {
@@ -406,8 +410,8 @@ scan_live(const Listing *listing, bool count)
 }
 
 /*
- * List what unfinished transactions are about to make of keys.  Not what is listed
- * already: of a holding that is live, or that a transaction has.
+ * List holdings that unfinished transactions have written.  Skip one that is listed
+ * already, as a live holding or as a holding of a transaction.
  */
 static void
 list_pending(const Listing *listing, List *pending, List *held)
@@ -446,7 +450,7 @@ list_pending(const Listing *listing, List *pending, List *held)
 	table_close(rel, AccessShareLock);
 }
 
-/* What unfinished transactions have written, of all keys */
+/* The holdings that unfinished transactions have written, of all keys */
 static List *
 find_all_pending(void)
 {
@@ -458,14 +462,14 @@ find_all_pending(void)
 }
 
 /*
- * lock_status(): a row for every live holding, judged at one moment, and for what is
- * pending of other keys.  What transactions have comes before the rows, of which it may
- * be one by then.
+ * lock_status(): a row for every live holding, judged at one moment, and for every pending
+ * one of other keys.  Holdings of transactions are read before rows, since one of them may
+ * become a row in between.
  */
 AL_FUNCTION(atomic_lock_status_all)
 {
 	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
-	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
+	List	   *held = list_concat(al_tx_mine(NULL), al_tx_shown());
 	List	   *pending = find_all_pending();
 	ListCell   *cell;
 
@@ -525,8 +529,8 @@ compare_waiters(const void *a, const void *b)
 }
 
 /*
- * lock_waiters(): a row for every waiter in this database.  Raises 55000 where there
- * is no queue.
+ * lock_waiters(): a row for every waiter in this database.  Raises 55000 without shared
+ * memory.
  */
 AL_FUNCTION(atomic_lock_waiters)
 {
@@ -537,7 +541,7 @@ AL_FUNCTION(atomic_lock_waiters)
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			count;
-	int			place = 0;
+	int			position = 0;
 	AlKey		previous = {0};
 	AlWaiter   *waiters;
 	Relation	rel;
@@ -549,7 +553,7 @@ AL_FUNCTION(atomic_lock_waiters)
 				 errmsg("list of waiters is not available on this server"),
 				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
-	waiters = al_queue_list(&count);
+	waiters = al_waiters_list(&count);
 	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
 
 	rel = al_open_app_lock(AccessShareLock);
@@ -568,9 +572,9 @@ AL_FUNCTION(atomic_lock_waiters)
 
 		CHECK_FOR_INTERRUPTS();
 		if (obstacles == NIL)
-			obstacles = al_held_by_others(&key);
+			obstacles = al_tx_by_others(&key);
 		holding = obstacles ? choose(obstacles) : al_pending_find(rel, &key, NULL);
-		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
+		position = i > 0 && al_key_compare(&previous, &key) == 0 ? position + 1 : 1;
 		previous = key;
 		if (holding)
 			blocker = holding->holder;
@@ -583,7 +587,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
 		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
 		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
-		values[W_PLACE] = Int32GetDatum(place + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
+		values[W_PLACE] = Int32GetDatum(position + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
 		nulls[W_BLOCKED_BY] = blocker == NULL;
 		values[W_BLOCKED_BY] = PointerGetDatum(blocker);
 		nulls[W_BLOCKING_PID] = blockers == NIL;
@@ -594,7 +598,7 @@ AL_FUNCTION(atomic_lock_waiters)
 	return (Datum) 0;
 }
 
-/* app_lock_count_waiters(key): the number of waiters, for the same view; NULL: not known */
+/* app_lock_count_waiters(key): the number of waiters, for lock_activity; NULL: not known */
 AL_FUNCTION(atomic_lock_count_waiters)
 {
 	AlKey		key;
@@ -604,15 +608,15 @@ AL_FUNCTION(atomic_lock_count_waiters)
 		al_raise_null("lock key");
 	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
 	(void) al_shmem_attach();
-	waiters = al_queue_count(&key);
+	waiters = al_waiters_count(&key);
 	if (waiters < 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT32(waiters);
 }
 
 /*
- * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For a
- * view, which also shows keys of partitions that have moved.
+ * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For
+ * lock_activity, which also shows keys of partitions that have moved.
  */
 AL_FUNCTION(atomic_lock_longest_wait)
 {
@@ -623,7 +627,7 @@ AL_FUNCTION(atomic_lock_longest_wait)
 		al_raise_null("lock key");
 	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
 	(void) al_shmem_attach();
-	since = al_queue_since(&key);
+	since = al_waiters_since(&key);
 	if (since == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(al_interval_datum(Max(GetCurrentTimestamp() - since, 0)));

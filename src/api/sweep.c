@@ -3,8 +3,10 @@
  * sweep.c
  *		lock_sweep(), and the status of the background sweep.
  *
- * Locking rules: those of sweep/sweep.c.  The locks of AlStats and AlSweeper are held
- * to copy a few fields, and over nothing that may raise.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Locking rules: those of sweep/sweep.c.  The locks of AlStats and AlSweeper are held only
+ * to copy a few fields.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +58,7 @@ AL_FUNCTION(atomic_lock_sweep)
 	PG_RETURN_INT64(swept.removed + swept.tickets + swept.trimmed);
 }
 
-/* What the launcher does, in words; "hint" says what to do about it, or is NULL */
+/* The state of the launcher, in words; *hint is advice, or NULL */
 static char *
 describe_launcher(const char **hint)
 {
@@ -117,7 +119,7 @@ enum
 	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
 };
 
-/* Does the background sweep visit other databases, and not this one? */
+/* Does the background sweep run, but leave this database out? */
 static bool
 is_left_out(Oid database)
 {
@@ -125,7 +127,7 @@ is_left_out(Oid database)
 		al_launcher_leaves_out(database);
 }
 
-/* How the last sweep of a database went, in words; NULL: never swept */
+/* The last sweep of a database, in words; NULL: never swept */
 static const char *
 describe_database(const AlDatabase *database, const char **hint)
 {
@@ -138,7 +140,7 @@ describe_database(const AlDatabase *database, const char **hint)
 		return psprintf("the background sweep failed at %s",
 						timestamptz_to_str(database->failed_at));
 	}
-	/* Where somebody calls lock_sweep(), nobody has to do anything. */
+	/* Calls of lock_sweep() are enough, too. */
 	if ((last->started_at == 0 || last->by_worker) && is_left_out(database->oid))
 	{
 		*hint = "Add it to atomic_lock.sweep_databases and reload the configuration, or have pg_cron sweep by calling lock_schedule_sweep().";
@@ -149,7 +151,7 @@ describe_database(const AlDatabase *database, const char **hint)
 	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
 }
 
-/* Add a row for a database, unless there is nothing to say of it or it was dropped */
+/* Add a row for a database, unless it was never swept or was dropped */
 static void
 put_database(ReturnSetInfo *rsinfo, const AlDatabase *database)
 {
@@ -174,8 +176,8 @@ put_database(ReturnSetInfo *rsinfo, const AlDatabase *database)
 }
 
 /*
- * lock_sweeper_status(): a row for the launcher, whose database is null, and one for
- * each database that was swept since the server started, or is left out
+ * lock_sweeper_status(): a row for the launcher, with null as database, and one for each
+ * database that was swept since the server started, or is left out
  */
 AL_FUNCTION(atomic_lock_sweeper_status)
 {
@@ -206,7 +208,7 @@ AL_FUNCTION(atomic_lock_sweeper_status)
 		if (OidIsValid(database.oid))
 			put_database(rsinfo, &database);
 	}
-	/* Where nothing was counted since the server started, it has no place there. */
+	/* A database has no entry until something is counted. */
 	if (!is_here)
 		put_database(rsinfo, &here);
 	return (Datum) 0;

@@ -3,6 +3,8 @@
  * clock.c
  *		Clocks and durations.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking: none.
  *
  *-------------------------------------------------------------------------
@@ -25,7 +27,7 @@ al_add_duration(TimestampTz time, int64 duration)
 	return sum;
 }
 
-/* Microseconds of a clock that nobody can set and that all processes share */
+/* Microseconds of a clock that cannot be set; all processes share it */
 int64
 al_monotonic_now(void)
 {

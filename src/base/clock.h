@@ -1,6 +1,8 @@
 /*
  * clock.h
  *		Clocks and durations.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_CLOCK_H
 #define AL_BASE_CLOCK_H

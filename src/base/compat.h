@@ -3,6 +3,8 @@
  * compat.h
  *		Differences between PostgreSQL versions, and every version switch of the tree.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef AL_BASE_COMPAT_H
@@ -131,17 +133,18 @@ al_lock_is_mine(const LOCKTAG *tag, LOCKMODE mode)
 #endif
 }
 
-/* How many pages the notification queue may have */
+/* Maximum number of pages in the notification queue */
 #if PG_VERSION_NUM >= 170000
 #define AL_NOTIFY_QUEUE_PAGES	max_notify_queue_pages
 #else
 #define AL_NOTIFY_QUEUE_PAGES	(8192 * 128)
 #endif
 
-/* Prune the page.  Its buffer is pinned and not locked. */
+/* Prune a page, whose buffer is pinned and not locked */
 static inline void
 al_page_prune(Relation rel, Buffer buffer)
 {
+	Assert(BufferIsValid(buffer));
 #if PG_VERSION_NUM >= 190000
 	Buffer		map = InvalidBuffer;
 
@@ -193,12 +196,12 @@ al_set_log_min_messages(int level)
 }
 
 /*
- * Are there synchronous standbys to wait for?  Only under SyncRepLock is the answer
- * certain.
+ * Are there synchronous standbys to wait for?  The answer is certain only under
+ * SyncRepLock.
  *
- * The field in shared memory was a bool before the minor releases of May 2025.
- * Since then it has flags, of which the first says whether the second is valid.  The
- * server may be older or newer than our headers, so ask for its version.
+ * The field in shared memory was a bool before the minor releases of May 2025.  Since
+ * then it has two flags; the first says whether the second is valid.  The server may be
+ * older or newer than our headers, so look at its version.
  */
 static inline bool
 al_standbys_wanted(void)
@@ -251,7 +254,7 @@ al_has_new_storage(Relation rel)
 		first != InvalidSubTransactionId;
 }
 
-/* All settings, also those that are known by their names alone */
+/* All settings, including placeholders of libraries that are not loaded */
 static inline struct config_generic **
 al_all_settings(int *count)
 {
@@ -274,8 +277,8 @@ al_is_table_owner(Oid relid)
 }
 
 /*
- * The process that runs a transaction, or NULL.  A prepared transaction has the
- * virtual id of the backend that prepared it, which may now run another one.
+ * The process that runs a transaction, or NULL.  A prepared transaction keeps the
+ * virtual id of the backend that prepared it; that backend may run another one by now.
  */
 static inline PGPROC *
 al_vxid_proc(VirtualTransactionId vxid)
@@ -298,10 +301,11 @@ al_vxid_proc(VirtualTransactionId vxid)
 	return proc;
 }
 
-/* The array of the status entries of all backends, found by our own entry */
+/* The array with the status entries of all backends */
 static inline PgBackendStatus *
 al_backend_entries(void)
 {
+	Assert(MyBEEntry != NULL);
 #if PG_VERSION_NUM >= 170000
 	return MyBEEntry - MyProcNumber;
 #else
@@ -310,10 +314,10 @@ al_backend_entries(void)
 }
 
 /*
- * When the server became writable, as a process without our shared memory can know
- * it.  Before 17 the answer is not too early, and nearly always only a little late.
- * From 17 on, a promoted standby became writable later than this.  Only a process
- * that has not attached, and so has no claim, asks there.
+ * When the server became writable, as far as a process without our shared memory knows.
+ * Before 17 the answer is never too early and rarely more than a little late.  From 17
+ * on it is too early on a promoted standby; there, only a process that has not attached,
+ * and so has no claim, calls this.
  */
 static inline TimestampTz
 al_writable_since(void)
@@ -332,6 +336,7 @@ extern bool pq_check_connection(void);
 static inline int
 al_my_proc_number(void)
 {
+	Assert(MyProc != NULL);
 #if PG_VERSION_NUM >= 170000
 	return MyProcNumber;
 #else
@@ -384,7 +389,7 @@ al_init_segment(void *memory, void *init)
 }
 #endif
 
-/* A dynamic segment that all sessions share; NULL without AL_HAS_DSM_REGISTRY */
+/* A dynamic segment shared by all sessions; NULL without AL_HAS_DSM_REGISTRY */
 static inline void *
 al_named_dsm_segment(const char *name, Size size, void (*init) (void *memory))
 {

@@ -2,12 +2,14 @@
  * errors.h
  *		SQLSTATEs of atomic_lock.
  *
- * Class LK is ours.  Where a condition of PostgreSQL fits, we use that one.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Class LK is ours.  Where a condition of PostgreSQL fits, that one is used.
  */
 #ifndef AL_BASE_ERRORS_H
 #define AL_BASE_ERRORS_H
 
-/* lease/report.c recognizes our messages by it. */
+/* lease/report.c recognizes our messages by the text domain. */
 #undef TEXTDOMAIN
 #define TEXTDOMAIN "atomic_lock"
 
@@ -23,12 +25,12 @@
 #define ERRCODE_LOCK_CHANGED				MAKE_SQLSTATE('L','K','0','1','1')
 
 /*
- * Every message of ours has this, since the server would log statement and context,
- * which may contain owners.
+ * Every message of ours uses this, because the statement and the context that the server
+ * would log may contain owners.
  */
 #define al_hide_owners() (errhidestmt(true), errhidecontext(true))
 
-/* Every error of ours has this in place of errcode(). */
+/* Every error of ours uses this in place of errcode(). */
 #define al_errcode(sqlstate) (errcode(sqlstate), al_hide_owners())
 
 #define ERRCODE_IS_LOCK_CLASS(code) \

@@ -3,25 +3,26 @@
  * hash.c
  *		Hashes of keys and owners that nobody can predict.
  *
- * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can
- * read the tags in pg_locks.  If anybody could compute a hash, or derive it from the
- * tags of other keys, they could construct a key that makes the users of another key
- * wait.  So the hash is SipHash-2-4.  Without its secret, the hashes of some texts
- * say nothing about the hash of any other text.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * The secret belongs to the database.  CREATE EXTENSION makes it at random and keeps
- * it where SQL cannot reach it (table/fence.c).  It outlives a restart, as claims of
- * prepared transactions do.  Keys, owners and holdings are hashed with different
- * secrets, which are derived from it.
+ * Model: claims are heavyweight locks, their tags hold 64 bits of hash, and every role
+ * can read the tags in pg_locks.  A role that could compute a hash, or derive it from
+ * the tags of other keys, could construct a key that makes the users of another key
+ * wait.  So the hash is SipHash-2-4: without the secret, known hashes say nothing about
+ * the hash of any other text.
  *
- * The hash of a key has 128 bits.  A key is claimed and found by the first 64, its
- * "hash".  Nobody can see the others, its "check", which help to tell keys apart
- * where there is no room for their text.
+ * 1. CREATE EXTENSION makes a random secret for the database, and keeps it where SQL
+ *    cannot reach it (table/fence.c).  The secret outlives a restart, as claims of
+ *    prepared transactions do.
+ * 2. Each purpose (keys, owners, holdings, ...) has a secret derived from that one.
+ * 3. The hash of a key has 128 bits.  The first 64, its "hash", are in tags and find the
+ *    key.  The others, its "check", are never shown; they help to tell keys apart where
+ *    there is no room for their text.
  *
- * Locking: the secret is read under AccessShareLock on the sequence app_lock_fence,
- * by the first hash of a session and after each invalidation of the sequence.
- * Anyone who has a claim, or is about to take one, has a lock on app_lock.  So
- * nobody can drop the extension then and create it again with another secret.
+ * Locking: the first hash of a session, and the first one after an invalidation of the
+ * sequence app_lock_fence, reads the secret under AccessShareLock on that sequence.  A
+ * transaction that has a claim, or is about to take one, has a lock on app_lock.  So the
+ * extension cannot be dropped and created again, with another secret, under a claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,10 +121,11 @@ al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash)
 void
 al_hash_init(AlSecretSource secret_source)
 {
+	Assert(secret_source != NULL);
 	source = secret_source;
 }
 
-/* The secret may change from now on. */
+/* Read the secret again before the next hash, because it may have changed */
 void
 al_secret_forget(void)
 {
@@ -131,7 +133,7 @@ al_secret_forget(void)
 	times_forgotten++;
 }
 
-/* A hash made while this had another value may be out of date. */
+/* Counts calls of al_secret_forget(): a hash made at another value may be out of date. */
 uint32
 al_secret_version(void)
 {
@@ -139,19 +141,22 @@ al_secret_version(void)
 }
 
 /*
- * The secret for a purpose.  Raises 42704 if the extension is not installed.  A
- * standby may have no secret yet; then any will do, since nobody has claims there.
+ * The secret for a purpose.  Raises 42704 if the extension is not installed.  A standby
+ * may have no secret yet; zeroes serve then, because there are no claims on a standby.
  */
 static const AlHash *
 secret_for(AlHashPurpose purpose)
 {
+	Assert(purpose < AL_HASH_PURPOSES);
 	if (!secrets_known)
 	{
-		/* An invalidation may arrive while we read. */
+		/* An invalidation may arrive during the read. */
 		uint32		before = times_forgotten;
 		AlHash		secret = {{0, 0}};
-		bool		found = source(&secret);
+		bool		found;
 
+		Assert(source != NULL && IsTransactionState() && CritSectionCount == 0);
+		found = source(&secret);
 		for (int i = 0; i < AL_HASH_PURPOSES; i++)
 		{
 			char		number = (char) i;
@@ -160,13 +165,15 @@ secret_for(AlHashPurpose purpose)
 			al_hash_bytes(&secret, label, &secrets[i]);
 		}
 		secrets_known = found && before == times_forgotten;
+		elog(DEBUG2, "hash secret of the database %s",
+			 secrets_known ? "read" : found ? "changed while it was read" : "does not exist yet");
 	}
 	return &secrets[purpose];
 }
 
 /*
- * Hash bytes for a purpose.  The first word is never 0, which means "none"
- * everywhere.  Raises what secret_for() raises.
+ * Hash bytes for a purpose.  The first word is never 0, because 0 means "none"
+ * everywhere.  Raises 42704 as secret_for() does.
  */
 void
 al_hash_for(AlHashPurpose purpose, AlString string, AlHash *hash)

@@ -1,6 +1,8 @@
 /*
  * hash.h
  *		Hashes of keys and owners that nobody can predict.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_HASH_H
 #define AL_BASE_HASH_H
@@ -13,7 +15,7 @@ typedef struct AlHash
 	uint64		words[2];
 } AlHash;
 
-/* What is hashed, each with a secret of its own */
+/* The purpose of a hash; each purpose has a secret of its own */
 typedef enum AlHashPurpose
 {
 	AL_HASH_KEYS,
@@ -24,7 +26,7 @@ typedef enum AlHashPurpose
 	AL_HASH_PURPOSES
 } AlHashPurpose;
 
-/* Reads the secret of the database; false if there is none yet. */
+/* Reads the secret of the database; false if it does not exist yet */
 typedef bool (*AlSecretSource) (AlHash *secret);
 
 extern void al_hash_init(AlSecretSource secret_source);

@@ -3,8 +3,10 @@
  * key.c
  *		Keys, and how a value becomes a part of a key.
  *
- * Model: lock_key(), guards and lock_fetch() make parts of keys here, so that the same
- * values make the same key everywhere.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: lock_key(), guards and lock_fetch() make their keys here, so the same values
+ * make the same key everywhere.
  *
  * Locking: none.
  *
@@ -25,7 +27,7 @@
 #include "base/partition.h"
 #include "base/str.h"
 
-/* Raises what al_hash_for() raises. */
+/* Fill in a key with its hash; raises 42704 if the extension is not installed */
 void
 al_key_init(AlKey *key, AlString name)
 {
@@ -38,8 +40,8 @@ al_key_init(AlKey *key, AlString name)
 }
 
 /*
- * Raise 55000 unless a key still has the hash that it had.  While app_lock was
- * closed, somebody may have created the extension again.
+ * Raise 55000 if the hash of a key has changed.  The extension may have been created
+ * again, with another secret, while app_lock was closed.
  */
 void
 al_key_recheck(const AlKey *key)
@@ -62,8 +64,8 @@ al_key_compare(const AlKey *a, const AlKey *b)
 }
 
 /*
- * Raises 22023 for a key that is empty or too long, 22021 for one that is no text, LK010 for
- * one of another server.
+ * Raises 22023 for a key that is empty or too long, 22021 for one that is invalid in the
+ * encoding of the database, LK010 for one that belongs to another server.
  */
 AlString
 al_check_key(AlString name)
@@ -117,8 +119,8 @@ set_for_output(const char *name, const char *value)
 }
 
 /*
- * The text of a value, by the output function of its type.  Fixed settings make all
- * sessions get the same key from one value.
+ * The text of a value, by the output function of its type, under fixed settings: so a
+ * value makes the same key in all sessions.
  */
 static char *
 part_text(AlPart *part, Datum value)
@@ -145,15 +147,15 @@ part_text(AlPart *part, Datum value)
 }
 
 /*
- * Append text to a key, as a part or a piece of one.  ":" and "\" in it are escaped, so
- * that different parts never make the same key.
+ * Append a part, or a piece of one, to a key.  ":" and "\" are escaped, so that different
+ * parts never make the same key.
  */
 void
 al_key_append(StringInfo key, const char *text)
 {
 	for (;;)
 	{
-		/* In no server encoding is either byte part of another character. */
+		/* Neither byte is part of another character in any server encoding. */
 		Size		plain = strcspn(text, ":\\");
 
 		appendBinaryStringInfo(key, text, (int) plain);
@@ -165,7 +167,7 @@ al_key_append(StringInfo key, const char *text)
 	}
 }
 
-/* The same with a value, which is not NULL */
+/* Append a value, which is not NULL, as a part of a key */
 void
 al_part_append(AlPart *part, Datum value, StringInfo key)
 {

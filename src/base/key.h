@@ -1,6 +1,8 @@
 /*
  * key.h
  *		Keys, and parts of keys.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_KEY_H
 #define AL_BASE_KEY_H
@@ -10,12 +12,12 @@
 
 #include "atomic_lock.h"
 
-/* What makes values of a type parts of keys */
+/* How values of a type become parts of keys */
 typedef struct AlPart
 {
 	FmgrInfo	output;
-	bool		is_plain;		/* no setting has an influence on the text */
-	bool		is_padded;		/* char(n), whose blanks at the end mean nothing */
+	bool		is_plain;		/* the text depends on no setting */
+	bool		is_padded;		/* char(n): blanks at the end are dropped */
 } AlPart;
 
 extern void al_key_init(AlKey *key, AlString name);

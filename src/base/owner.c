@@ -3,13 +3,15 @@
  * owner.c
  *		Owners, which prove a holding, and the generated ones among them.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: an owner is a secret.  So no message contains one, and owners are compared
  * in constant time.
  *
- * A generated owner is a UUID v4, of which 82 bits are random.  Its last 16 bits are
- * a checksum of the others.  The 24 bits before these are the lower bits of the
- * number of the block in which its row was written, or all set if the index of
- * owners has the row.  table/owner_rows.c says what the block is used for.
+ * A generated owner is a UUID v4 with 82 random bits, a block number of 24 bits and a
+ * checksum of 16 bits.  The block number has the lower bits of the number of the block
+ * where the owner's row was written; all bits are set if the index of owners has the
+ * row.  table/owner_rows.c finds rows by the block number.
  *
  * Locking: none.
  *
@@ -30,8 +32,8 @@
 #define SEED_INDEX	UINT64CONST(0x61746f6d69636f77)
 
 /*
- * Are these the same owner?  The time that this takes tells only an owner's length.
- * An empty owner equals none.
+ * Are these the same owner?  The running time reveals only the length of an owner.  An
+ * empty owner equals no owner.
  */
 bool
 al_owner_equal(AlString a, AlString b)
@@ -64,10 +66,10 @@ al_owner_is_setting(AlString owner)
 }
 
 /*
- * Copy the owner that the session presents, since user code may change the setting
- * later; false if there is none.  Raises 22021 if it is not valid in the encoding of
- * the database: the server checks neither the options that start a session, nor
- * settings of roles that were made in another database.
+ * Copy the owner that the session presents, because user code may change the setting
+ * later; false if the setting is empty.  Raises 22021 if the owner is not valid in the
+ * encoding of the database: the server checks neither the options of a connection
+ * request, nor a role's settings that were made in another database.
  */
 bool
 al_owner_of_session(AlString *owner)
@@ -87,7 +89,7 @@ al_owner_of_session(AlString *owner)
 }
 
 static uint64
-hash_of(AlString owner)
+owner_hash(AlString owner)
 {
 	AlHash		hash;
 
@@ -95,7 +97,7 @@ hash_of(AlString owner)
 	return hash.words[0];
 }
 
-/* An owner's shared holding of a key is claimed on this hash. */
+/* The hash on which an owner's shared holding of a key is claimed */
 uint64
 al_holding_hash(const AlKey *key, const AlOwner *owner)
 {
@@ -115,10 +117,10 @@ index_hash(AlString string)
 }
 
 /*
- * The value of app_lock.owner_hash, which finds the rows of an owner by its upper half,
- * and those of one key by both halves.  It has no secret, since another copy of the
- * database may read the rows (logical replication).  Rows that it leads to are
- * compared with the owner.
+ * The value of app_lock.owner_hash: the upper half finds all rows of an owner, both
+ * halves find those of one key.  The hash has no secret, because another copy of the
+ * database may read the rows (logical replication).  It only leads to rows; their owner
+ * is compared.
  */
 int64
 al_owner_index_hash(AlString owner, AlString key)
@@ -126,20 +128,21 @@ al_owner_index_hash(AlString owner, AlString key)
 	return (int64) ((uint64) index_hash(owner) << 32 | index_hash(key));
 }
 
-/* The first of the hashes of an owner with all keys, which differ in the lower half */
+/* The lowest value that al_owner_index_hash() has for an owner and any key */
 int64
 al_owner_first_hash(AlString owner)
 {
 	return (int64) ((uint64) index_hash(owner) << 32);
 }
 
-/* For an owner that exists already; al_owner_generate() makes a new one. */
+/* Fill in an owner that exists already; al_owner_generate() makes a new one */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {
+	Assert(name.len <= AL_MAX_OWNER_BYTES);
 	owner->name = name;
 	owner->generated = owner->in_index = false;
-	owner->hash = hash_of(name);
+	owner->hash = owner_hash(name);
 }
 
 #define UUID_BYTES	16
@@ -152,20 +155,21 @@ uuid_checksum(const unsigned char *uuid)
 }
 
 /*
- * Make an owner whose row is, or will be, in this block.  If owner->in_index, the
- * index of owners will have the row.
+ * Make an owner for a row in this block, or for a row that the index of owners will have
+ * (owner->in_index).
  */
 void
 al_owner_generate(AlOwner *owner, BlockNumber block)
 {
 	static const char hex[] = "0123456789abcdef";
-	static unsigned char pool[32 * UUID_BYTES]; /* calls are dearer than bytes */
+	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than its bytes */
 	static int	left = 0;
 	unsigned char uuid[UUID_BYTES];
 	char	   *out = palloc(UUID_CHARS);
 	uint16		checksum;
-	uint32		place = block % AL_OWNER_PLACES;
+	uint32		block_bits = block % AL_OWNER_BLOCKS;
 
+	Assert(owner->generated);
 	if (left == 0)
 	{
 		if (!pg_strong_random(pool, sizeof(pool)))
@@ -177,15 +181,15 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 	left -= UUID_BYTES;
 	memcpy(uuid, pool + left, UUID_BYTES);
 	explicit_bzero(pool + left, UUID_BYTES);
-	if (place == AL_OWNER_IN_INDEX)
+	if (block_bits == AL_OWNER_IN_INDEX)
 		owner->in_index = true;
 	if (owner->in_index)
-		place = AL_OWNER_IN_INDEX;
+		block_bits = AL_OWNER_IN_INDEX;
 	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
 	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
-	uuid[11] = place >> 16;
-	uuid[12] = place >> 8 & 0xff;
-	uuid[13] = place & 0xff;
+	uuid[11] = block_bits >> 16;
+	uuid[12] = block_bits >> 8 & 0xff;
+	uuid[13] = block_bits & 0xff;
 	checksum = uuid_checksum(uuid);
 	uuid[14] = checksum >> 8;
 	uuid[15] = checksum & 0xff;
@@ -199,16 +203,16 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	/* A holding that only its block leads to is claimed by its key alone. */
-	owner->hash = owner->in_index ? hash_of(owner->name) : 0;
+	/* A holding that is found only by its block is claimed by its key alone. */
+	owner->hash = owner->in_index ? owner_hash(owner->name) : 0;
 }
 
 /*
- * Could al_owner_generate() have made this?  True for all that it made, and for one
- * in 65536 other UUIDs.  "place" is what the owner says about its row.
+ * Could al_owner_generate() have made this owner?  True for each owner that it made, and
+ * for one in 65536 other UUIDs.  Sets "block_bits" to the block number in the owner.
  */
 bool
-al_owner_read_place(AlString owner, uint32 *place)
+al_owner_read_block(AlString owner, uint32 *block_bits)
 {
 	unsigned char uuid[UUID_BYTES];
 	const char *in = owner.data;
@@ -232,15 +236,15 @@ al_owner_read_place(AlString owner, uint32 *place)
 		}
 		uuid[i] = byte;
 	}
-	*place = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
+	*block_bits = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
 	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
 }
 
-/* Does a generated owner say that its row is in this block? */
+/* Is this the block number in a generated owner? */
 bool
 al_owner_names_block(const AlOwner *owner, BlockNumber block)
 {
-	uint32		place;
+	uint32		block_bits;
 
-	return al_owner_read_place(owner->name, &place) && place == block % AL_OWNER_PLACES;
+	return al_owner_read_block(owner->name, &block_bits) && block_bits == block % AL_OWNER_BLOCKS;
 }

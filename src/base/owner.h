@@ -1,6 +1,8 @@
 /*
  * owner.h
  *		Owners, which prove a holding.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_OWNER_H
 #define AL_BASE_OWNER_H
@@ -9,9 +11,9 @@
 
 #include "atomic_lock.h"
 
-/* How many blocks an owner can tell apart; the last value stands for the index. */
-#define AL_OWNER_PLACES		(UINT32_C(1) << 24)
-#define AL_OWNER_IN_INDEX	(AL_OWNER_PLACES - 1)
+/* Number of blocks that an owner can tell apart; the last value stands for the index */
+#define AL_OWNER_BLOCKS		(UINT32_C(1) << 24)
+#define AL_OWNER_IN_INDEX	(AL_OWNER_BLOCKS - 1)
 
 extern bool al_owner_equal(AlString a, AlString b);
 extern bool al_owner_is_setting(AlString owner);
@@ -21,7 +23,7 @@ extern int64 al_owner_index_hash(AlString owner, AlString key);
 extern int64 al_owner_first_hash(AlString owner);
 extern void al_owner_init(AlOwner *owner, AlString name);
 extern void al_owner_generate(AlOwner *owner, BlockNumber block);
-extern bool al_owner_read_place(AlString owner, uint32 *place);
+extern bool al_owner_read_block(AlString owner, uint32 *block_bits);
 extern bool al_owner_names_block(const AlOwner *owner, BlockNumber block);
 
 #endif							/* AL_BASE_OWNER_H */

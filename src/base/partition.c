@@ -3,14 +3,16 @@
  * partition.c
  *		Which server a key belongs to.
  *
- * Model: where keys are spread over several servers, each of them has one partition of the
- * keys.  Routers send a call to where the key belongs.  If two routers disagree, two
- * servers would grant the same key.  So a server refuses keys of other partitions, and one
- * that was not told its partition refuses all.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * The partition of a key is that of a table PARTITION BY HASH (key), so that routers can
- * have PostgreSQL compute it.  As in Redis Cluster, only what is in the first braces of a
- * key counts, unless it is empty: keys of a set can be kept on one server.
+ * Model: several servers can share the keys, with one partition each.  Routers send each
+ * call to the server of its key.  If two routers disagreed, two servers would grant the
+ * same key.  So a server refuses keys of other partitions, and refuses all keys while its
+ * own partition is not set.
+ *
+ * The partition of a key is that of a table PARTITION BY HASH (key), so routers can have
+ * PostgreSQL compute it.  As in Redis Cluster, only the text in the first braces of a key
+ * is hashed, unless it is empty, so the keys of a set can be kept on one server.
  *
  * Locking: none.
  *
@@ -25,7 +27,7 @@
 #include "base/partition.h"
 #include "base/str.h"
 
-/* The partition of a key, from 0; there is at least one. */
+/* The partition of a key, from 0 to partitions - 1 */
 int
 al_partition_of(AlString key, int partitions)
 {
@@ -34,19 +36,21 @@ al_partition_of(AlString key, int partitions)
 	const char *close = open ? memchr(open, '}', end - open) : NULL;
 	uint64		hash;
 
+	Assert(partitions > 0);
 	if (close && close > open + 1)
 		key = (AlString) {open + 1, close - open - 1};
 
-	/* As compute_partition_hash_value() does it */
+	/* The same as compute_partition_hash_value() */
 	hash = DatumGetUInt64(hash_any_extended((const unsigned char *) key.data, key.len,
 											HASH_PARTITION_SEED));
 	return (int) (hash_combine64(0, hash) % (uint64) partitions);
 }
 
-/* Raise LK010 for a key of another partition, which the caller may see or not */
+/* Raise LK010 for a key of another partition; name the key if the role may see it */
 void
 al_raise_partition(AlString key, bool may_see)
 {
+	Assert(al_is_elsewhere(key));
 	ereport(ERROR,
 			(al_errcode(ERRCODE_LOCK_WRONG_PARTITION),
 			 may_see ?

@@ -1,6 +1,8 @@
 /*
  * partition.h
  *		Which server a key belongs to.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_PARTITION_H
 #define AL_BASE_PARTITION_H

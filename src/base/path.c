@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * path.c
- *		Paths: a key with the folders above it.
+ *		Paths: a key and the folders above it.
  *
- * Model: a folder is the key up to a separator, that one included, so each key of a path
- * begins with the one before, and they are in the order of their bytes.  As in parts of
- * keys, a backslash takes its meaning from the character behind it.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a folder is the beginning of a key, up to and including a separator.  So each key
+ * of a path begins with the previous one, and the keys are sorted by their bytes.  A
+ * backslash escapes the next character, as in the parts of lock_key().
  *
  * Locking: none.
  *
@@ -20,7 +22,7 @@
 #include "base/path.h"
 #include "base/str.h"
 
-/* Returns a separator of paths; raises 22023 and 22021 for any other text. */
+/* Return a valid separator; raise 22023 or 22021 for an invalid one */
 AlString
 al_check_separator(AlString separator)
 {
@@ -32,6 +34,7 @@ al_check_separator(AlString separator)
 	return separator;
 }
 
+/* Add a key that ends at "key_end"; its last part is from "start" to "end" */
 static void
 add_part(AlPath *path, int start, int end, int key_end)
 {
@@ -47,8 +50,8 @@ add_part(AlPath *path, int start, int end, int key_end)
 }
 
 /*
- * Split a path, which is text and not empty.  A separator at its beginning belongs to the
- * first part.  Raises 22023, with nothing of the path in the message.
+ * Split a path, which is valid text and not empty.  A separator at its beginning belongs to
+ * the first part.  Raises 22023; the message does not show the path.
  */
 void
 al_path_split(AlString name, AlString separator, AlPath *path)
@@ -75,10 +78,12 @@ al_path_split(AlString name, AlString separator, AlPath *path)
 	path->is_folder = start == name.len && path->count > 0;
 	if (!path->is_folder)
 		add_part(path, start, name.len, name.len);
+	Assert(path->count > 0 && path->ends[path->count - 1] == name.len);
 }
 
 AlString
 al_path_key(const AlPath *path, int i)
 {
+	Assert(i >= 0 && i < path->count);
 	return (AlString) {path->name.data, path->ends[i]};
 }

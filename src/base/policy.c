@@ -1,21 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * policy.c
- *		Policies: what an administrator has ruled for keys with a prefix.
+ *		Policies: rules of an administrator for keys with a prefix.
  *
- * Model: each part of what holds for a key is decided by the policy with the longest
- * prefix of the key that rules this part, and where there is none, by a setting.  The
- * rest of the extension asks here for one part of one key, and does not look at
- * settings that a policy can replace.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * A session keeps all policies in its memory, in the order of their prefixes, each
- * with a link to the policy with the next shorter prefix.  Between that of a key and
- * the greatest prefix that is not above the key in this order, all strings begin with
- * the former.  So a binary search and some steps along the links find it.
+ * Model: several policies may have a prefix of the same key.  Each part (max_ttl,
+ * history, ...) is decided by itself: by the policy with the longest prefix that sets
+ * this part, or else by a setting.  The other layers ask here for one part of one key,
+ * and do not read settings that a policy can replace.
  *
- * The relation cache's invalidations say when the policies may have changed: at the
- * commit of others, on a standby too, and at each command and rollback of our own.  They
- * are read again when app_lock is opened next.
+ * 1. A session keeps all policies in memory, ordered by prefix.  Each policy links to
+ *    the one with the next shorter prefix of its own prefix.
+ * 2. A lookup finds the greatest prefix that does not come after the key.  If a prefix P
+ *    begins the key, all strings between P and the key begin with P too.  So the links
+ *    lead from the greatest prefix to all prefixes of the key, longest first.
+ * 3. An invalidation of the relation cache says that policies may have changed.  It
+ *    comes with commits of other sessions, on standbys too, and with commands and
+ *    rollbacks of this session.  The next opening of app_lock reads the policies again.
  *
  * Locking: none.  A pointer to a policy is valid until app_lock is opened again.
  *
@@ -35,16 +37,16 @@
 
 static AlPolicySource source;
 
-static MemoryContext context = NULL;	/* of the policies; NULL: there are none */
+static MemoryContext context = NULL;	/* of the policies; NULL: never read */
 static AlPolicy *policies = NULL;
 int			al_policy_count = 0;
 
-/* What holds where no policy rules; base/settings.c sets it, in the same units */
+/* Values for parts that no policy sets; base/settings.c fills them in, same units */
 int64		al_policy_settings[AL_POLICY_PARTS];
 
-/* The last key that was asked about, and the policy with its longest prefix */
+/* The key of the last lookup, and the policy with its longest prefix */
 static char last_key[AL_MAX_KEY_BYTES];
-static int	last_length = -1;	/* -1: there is none */
+static int	last_length = -1;	/* -1: nothing is remembered */
 static const AlPolicy *last_policy;
 
 static bool is_known = false;
@@ -53,10 +55,11 @@ static uint64 times_forgotten = 0;
 void
 al_policy_init(AlPolicySource policy_source)
 {
+	Assert(policy_source != NULL);
 	source = policy_source;
 }
 
-/* The policies may have changed.  Those that we have stay until they are read again. */
+/* Note that policies may have changed; the present ones stay until they are read again */
 void
 al_policy_forget(void)
 {
@@ -64,7 +67,7 @@ al_policy_forget(void)
 	times_forgotten++;
 }
 
-/* The last policy up to "start" along the links whose prefix a string begins with */
+/* Follow the links from "start" to the first policy whose prefix begins the string */
 static const AlPolicy *
 climb(const AlPolicy *start, AlString string)
 {
@@ -74,15 +77,15 @@ climb(const AlPolicy *start, AlString string)
 }
 
 /*
- * Let what we know of policies be up to date: what has been committed up to now, and
- * what this transaction has changed.  The caller has just opened app_lock, which alone
- * would not ensure this: a lock that the transaction has already is given without a look
- * at invalidations.  Where they change while they are read, the next call reads them
- * again.
+ * Bring the policies of this session up to date with all commits up to now and with the
+ * transaction's own changes.  The caller has just opened app_lock.  That alone is not
+ * enough: a transaction that has a lock already gets it again without a look at
+ * invalidations.  If policies change while they are read, the next call reads them again.
  */
 void
 al_policy_refresh(void)
 {
+	Assert(CritSectionCount == 0);
 	AcceptInvalidationMessages();
 	if (!is_known)
 	{
@@ -94,8 +97,11 @@ al_policy_refresh(void)
 		AlPolicy   *new_policies = source(new_context, &new_count);
 
 		for (int i = 0; i < new_count; i++)
+		{
+			Assert(i == 0 || al_string_compare(new_policies[i - 1].prefix, new_policies[i].prefix) < 0);
 			new_policies[i].shorter = i == 0 ? NULL :
 				climb(&new_policies[i - 1], new_policies[i].prefix);
+		}
 		if (context)
 			MemoryContextDelete(context);
 		context = new_context;
@@ -107,14 +113,14 @@ al_policy_refresh(void)
 	}
 }
 
-/* The policy with the longest prefix that a key begins with; NULL: there is none */
+/* The policy with the longest prefix of a key, or NULL */
 static const AlPolicy *
 find_longest(AlString key)
 {
 	int			above = al_policy_count;
 	int			first = 0;
 
-	/* How many prefixes are not above the key? */
+	/* Count the prefixes that do not come after the key. */
 	while (first < above)
 	{
 		int			middle = first + (above - first) / 2;
@@ -128,14 +134,15 @@ find_longest(AlString key)
 }
 
 /*
- * The policy that rules a part for a key; NULL: none does.  A call asks many times about
- * the same key, so the last one is remembered.
+ * The policy that sets a part for a key, or NULL.  A verb looks up many parts of one key,
+ * so the last key is remembered.
  */
 const AlPolicy *
 al_policy_find(AlString key, AlPolicyPart part)
 {
 	const AlPolicy *policy;
 
+	Assert(part < AL_POLICY_PARTS);
 	if (key.len != last_length || memcmp(key.data, last_key, key.len) != 0)
 	{
 		last_policy = find_longest(key);
@@ -147,7 +154,7 @@ al_policy_find(AlString key, AlPolicyPart part)
 	return policy;
 }
 
-/* May a role change a key? */
+/* Do the policies let a role change a key? */
 bool
 al_policy_admits(AlString key, Oid role)
 {
@@ -156,7 +163,7 @@ al_policy_admits(AlString key, Oid role)
 
 	if (policy == NULL)
 		return true;
-	/* A role that was dropped is a member of none, not even of itself. */
+	/* A dropped role is a member of no role, not even of itself. */
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		return false;
 	foreach(cell, policy->roles)

@@ -1,6 +1,8 @@
 /*
  * policy.h
- *		Policies: what an administrator has ruled for keys with a prefix.
+ *		Policies: rules of an administrator for keys with a prefix.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_POLICY_H
 #define AL_BASE_POLICY_H
@@ -10,7 +12,7 @@
 
 #include "atomic_lock.h"
 
-/* What a policy may rule, each apart from the others */
+/* The parts of a policy; each can be set without the others */
 typedef enum AlPolicyPart
 {
 	/* durations, in microseconds */
@@ -20,10 +22,10 @@ typedef enum AlPolicyPart
 	AL_MAX_LIFETIME,			/* 0: no limit */
 	AL_LOCK_DELAY,
 	AL_MIN_HOLD,
-	/* numbers, at least 1; 0 where no policy rules: no limit */
+	/* numbers, at least 1; 0, if no policy sets the part: no limit */
 	AL_MAX_HOLDERS,
 	AL_MAX_KEYS_PER_ROLE,
-	/* 0 or 1 */
+	/* flags: 0 or 1 */
 	AL_HISTORY,
 	AL_NOTIFY,
 	AL_ROLES,					/* 1: only members of the roles may change the key */
@@ -32,13 +34,13 @@ typedef enum AlPolicyPart
 
 typedef struct AlPolicy
 {
-	AlString	prefix;			/* of the keys that it is for */
-	const struct AlPolicy *shorter; /* the one with the next shorter prefix, or NULL */
+	AlString	prefix;			/* the policy is for keys that begin with it */
+	const struct AlPolicy *shorter; /* policy with the next shorter prefix, or NULL */
 	int64		parts[AL_POLICY_PARTS]; /* -1: left to shorter prefixes and settings */
 	List	   *roles;			/* OIDs */
 } AlPolicy;
 
-/* Reads all policies into a context: an array in the order of prefixes, and its length */
+/* Reads all policies into a memory context, as an array in the order of prefixes */
 typedef AlPolicy *(*AlPolicySource) (MemoryContext context, int *count);
 
 extern int	al_policy_count;
@@ -50,21 +52,21 @@ extern void al_policy_refresh(void);
 extern const AlPolicy *al_policy_find(AlString key, AlPolicyPart part);
 extern bool al_policy_admits(AlString key, Oid role);
 
-/* Whoever has no policies shall not pay for them, so this is decided in place. */
+/* Inline, so that a database without policies pays nothing for them */
 static inline bool
 al_policy_any(void)
 {
 	return al_policy_count > 0;
 }
 
-/* The policy that rules a part for a key; NULL: none does */
+/* The policy that sets a part for a key, or NULL */
 static inline const AlPolicy *
 al_policy_for(AlString key, AlPolicyPart part)
 {
 	return al_policy_any() ? al_policy_find(key, part) : NULL;
 }
 
-/* What holds for a part of a key, by a policy or a setting */
+/* The value of a part for a key: from a policy, or else from the setting */
 static inline int64
 al_policy_value(AlString key, AlPolicyPart part)
 {

@@ -3,8 +3,9 @@
  * settings.c
  *		Settings, and variables that tests can set.
  *
- * Model: durations are real settings with milliseconds as their unit, so that both
- * '500ms' and '30d' fit.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: durations are real numbers of milliseconds, so that both '500ms' and '30d' fit.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,7 +74,7 @@ static const struct config_enum_entry release_durability_options[] = {
 	{NULL, 0, false}
 };
 
-/* The message must not show the owner, as the server's own would. */
+/* Refuse a long owner with a message that, unlike the server's own, does not show it */
 static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
@@ -85,7 +86,7 @@ check_owner(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Nobody has checked the encoding of the new value yet. */
+/* The encoding of the new value has not been checked yet. */
 static void
 assign_owner(const char *newval, void *extra)
 {
@@ -99,8 +100,8 @@ assign_fencing_token(const char *newval, void *extra)
 }
 
 /*
- * The fencing tokens that the session presents, pointers to int64, or NIL.  Raises 22023
- * for a value that is no list of tokens.
+ * The fencing tokens that the session presents, as pointers to int64; NIL if the setting
+ * is empty.  Raises 22023 for a value that is not a list of tokens.
  */
 List *
 al_session_tokens(void)
@@ -132,8 +133,8 @@ al_session_tokens(void)
 }
 
 /*
- * Is this one of the fencing tokens that the session presents?  True where it presents
- * none.  Raises 22023 as al_session_tokens() does.
+ * Does the session present this fencing token, or none at all?  Raises 22023 as
+ * al_session_tokens() does.
  */
 bool
 al_is_session_token(int64 token)
@@ -154,7 +155,7 @@ al_is_session_token(int64 token)
 	return token == accepted_token;
 }
 
-/* Split sweep_databases into names that point into "copy"; false if it is no list. */
+/* Split sweep_databases into names that point into "copy"; false if it is not a list */
 bool
 al_split_names(const char *list, char **copy, List **names)
 {
@@ -176,7 +177,7 @@ check_sweep_databases(char **newval, void **extra, GucSource source)
 	return ok;
 }
 
-/* What a policy can replace is looked up as al_policy_settings */
+/* Policies can replace these; readers use al_policy_settings, in microseconds */
 static double default_ttl_ms = 5 * MINUTE_MS;
 static double max_ttl_ms = 24 * HOUR_MS;
 static double max_wait_ms = 5 * MINUTE_MS;
@@ -201,14 +202,15 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 				double *variable, double min, double max, GucContext context,
 				GucRealAssignHook assign)
 {
+	Assert(min <= *variable && *variable <= max);
 	DefineCustomRealVariable(name, short_desc, long_desc, variable, *variable,
 							 min, max, context, GUC_UNIT_MS, NULL, assign, NULL);
 }
 
 /*
- * Raise 42501 if the client has sent a setting as it connected that its role may not set.
- * The library was not there to refuse it then.  PostgreSQL would do that now, but what an
- * administrator has set is lost already: nothing but our default would be left.
+ * Raise 42501 if the connection request had a setting that the client's role may not set.
+ * At that time, the library was not loaded to refuse it.  PostgreSQL would refuse it now,
+ * and leave our default, because the administrator's value is already overwritten.
  */
 static void
 refuse_from_client(void)
@@ -238,17 +240,16 @@ refuse_from_client(void)
 	}
 }
 
-void
-al_settings_init(void)
+/* The identity of the caller, and how long a lock may last */
+static void
+define_terms(void)
 {
-	if (!process_shared_preload_libraries_in_progress)
-		refuse_from_client();
 	DefineCustomStringVariable("atomic_lock.owner",
 							   "Sets the owner that functions use if they are given none.",
 							   "The owner proves who holds a lock. Set it for the transaction, and not on a connection of a pool.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
 							   check_owner, assign_owner, NULL);
-	/* No check: a value from before the library was loaded would be dropped with a warning. */
+	/* Checked at use: a check hook would drop a bad value from before the load with a warning. */
 	DefineCustomStringVariable("atomic_lock.fencing_token",
 							   "Sets the fencing tokens of the grants that guards and lock_assert accept.",
 							   "The value is a comma-separated list. If it is empty, they accept any grant of the owner.",
@@ -279,6 +280,12 @@ al_settings_init(void)
 					"Sets how long rows of lock_history are kept after the grant ended.",
 					"The sweep deletes older ones.",
 					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP, NULL);
+}
+
+/* The behaviour of calls */
+static void
+define_behaviour(void)
+{
 	DefineCustomEnumVariable("atomic_lock.on_reacquire",
 							 "Sets what an acquire does if the owner already holds the lock.",
 							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
@@ -297,6 +304,12 @@ al_settings_init(void)
 							 "Makes guards refuse writes to rows whose lock is not held.",
 							 "If this is off, guards let everything pass. Turn it off for maintenance only.",
 							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+/* The sweep, and limits that protect the server */
+static void
+define_limits(void)
+{
 	define_duration("atomic_lock.sweep_interval",
 					"Sets the pause between two background sweeps.",
 					"0 turns the background sweep off.",
@@ -327,7 +340,12 @@ al_settings_init(void)
 							"Sets which partition of the keys this server has, counted from 0.",
 							"-1 refuses all keys, as while a partition moves.", &al_partition, -1, -1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
 #ifdef AL_TEST_HOOKS
+static void
+define_test_settings(void)
+{
 	define_duration("atomic_lock.test_sleep_cap",
 					"Sets the longest sleep of a waiter.", NULL,
 					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET, NULL);
@@ -350,6 +368,19 @@ al_settings_init(void)
 	DefineCustomRealVariable("atomic_lock.test_notify_full",
 							 "Sets how full the notification queue is when events are left out.",
 							 NULL, &al_test_notify_full, 0.5, 0, 1, PGC_USERSET, 0, NULL, NULL, NULL);
+}
+#endif
+
+void
+al_settings_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		refuse_from_client();
+	define_terms();
+	define_behaviour();
+	define_limits();
+#ifdef AL_TEST_HOOKS
+	define_test_settings();
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 }

@@ -1,6 +1,8 @@
 /*
  * settings.h
  *		Settings, and variables that tests can set.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_SETTINGS_H
 #define AL_BASE_SETTINGS_H

@@ -3,6 +3,8 @@
  * str.c
  *		Strings of bytes that are not terminated.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: keys, owners and labels are bytes, without case folding, normalization or
  * collation.
  *
@@ -22,7 +24,7 @@
 #include "base/errors.h"
 #include "base/str.h"
 
-/* The result points into the datum, which is detoasted. */
+/* The result points into the datum, which must be detoasted. */
 AlString
 al_string(text *datum)
 {
@@ -53,7 +55,7 @@ al_string_begins(AlString string, AlString prefix)
 	return string.len >= prefix.len && memcmp(string.data, prefix.data, prefix.len) == 0;
 }
 
-/* Strings are ordered by their bytes, and each comes before what begins with it. */
+/* Strings are ordered by their bytes; a prefix comes before longer strings. */
 int
 al_string_compare(AlString a, AlString b)
 {
@@ -79,17 +81,18 @@ has_c1_bytes(void)
 }
 
 /*
- * How many bytes of a string are whole characters, at most "size".  In an invalid
- * string, the last character may claim more bytes than there are.
+ * The length in bytes of the whole characters in the first "size" bytes of a string.  In
+ * an invalid string, the last character may claim more bytes than there are.
  */
 int
 al_clip_length(AlString string, int size)
 {
+	Assert(size >= 0 && string.len >= 0);
 	return Min(pg_mbcliplen(string.data, string.len, size), string.len);
 }
 
 /*
- * A key or label as messages show it.  Control characters become \xNN, since they
+ * A key or label for a message, in new memory.  Control characters become \xNN, since they
  * could forge lines in a log or move the cursor of a terminal.
  */
 char *
@@ -122,7 +125,7 @@ al_is_text(AlString string)
 	int			i = 0;
 	uint64		eight;
 
-	/* Most strings are ASCII, which each encoding has. */
+	/* Most strings are ASCII, which is valid in each encoding. */
 	for (; i + 8 <= string.len; i += 8)
 	{
 		memcpy(&eight, string.data + i, 8);
@@ -136,9 +139,8 @@ al_is_text(AlString string)
 
 /*
  * Raise 22021 unless a string is valid in the encoding of the database.  The server does
- * not verify what comes with a connection request, was set in another database, or is the
- * name of a role.  The message calls the string "what", and shows none of its bytes, since
- * it may be an owner.
+ * not verify values from a connection request or from another database, or role names.
+ * The message calls the string "what" and shows none of its bytes, for it may be an owner.
  */
 AlString
 al_check_encoding(AlString string, const char *what)
@@ -152,8 +154,8 @@ al_check_encoding(AlString string, const char *what)
 }
 
 /*
- * The name of a role, with "?" for each byte that is no text in the encoding of the
- * database; NULL where the role was dropped
+ * The name of a role, with "?" for each byte that is invalid in the encoding of the
+ * database; NULL if the role was dropped
  */
 char *
 al_role_name(Oid role)
@@ -179,12 +181,13 @@ al_role_name(Oid role)
 }
 
 /*
- * Raise 22023 unless a string has min to max bytes, and what al_check_encoding() raises.
- * The message calls it "what".
+ * Raise 22023 unless a string has min to max bytes, 22021 as al_check_encoding() does.  The
+ * message calls the string "what".
  */
 AlString
 al_check_text(AlString string, const char *what, int min, int max)
 {
+	Assert(min >= 0 && min <= max);
 	if (string.len < min || string.len > max)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),

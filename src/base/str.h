@@ -1,6 +1,8 @@
 /*
  * str.h
  *		Strings of bytes that are not terminated.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_STR_H
 #define AL_BASE_STR_H

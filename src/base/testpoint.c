@@ -3,10 +3,12 @@
  * testpoint.c
  *		Points at which a test can stop a backend.
  *
- * Model: a test chooses one point by atomic_lock.test_pause_at, or stops at all of
- * them with the module of test/explore.  That module finds us by a rendezvous variable.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking: a backend that stops at the chosen point waits for the test's advisory lock.
+ * Model: a test names one point in atomic_lock.test_pause_at, or stops at all points with
+ * the module of test/explore, which sets its hook by a rendezvous variable.
+ *
+ * Locking: a backend that stops at the named point waits for the test's advisory lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,8 +25,8 @@
 #include "storage/proc.h"
 
 /*
- * Stops the backend if its test wants that, and returns whether it did.  "function" is NULL
- * for a point that has a name.
+ * Stops the backend if its test wants to, and returns whether it did.  "function" is NULL
+ * for a named point.
  */
 typedef bool (*AlTestHook) (const char *point, const char *function);
 
@@ -37,9 +39,9 @@ al_test_init(void)
 }
 
 /*
- * If atomic_lock.test_pause_at names this point, wait until the test releases the
- * advisory lock (0, 1706).  A transaction that has ended cannot take a lock: it waits until
- * no transaction of the test has the advisory lock (0, 1707).
+ * If atomic_lock.test_pause_at names this point, wait until the test releases the advisory
+ * lock (0, 1706).  After the end of a transaction, a backend cannot take a lock: it waits
+ * until no transaction of the test has the advisory lock (0, 1707).
  */
 void
 al_test_pause(const char *point)
@@ -47,6 +49,7 @@ al_test_pause(const char *point)
 	LOCKTAG		tag;
 	int			lock_timeout = LockTimeout;
 
+	Assert(CritSectionCount == 0);
 	if (*test_hook)
 		(void) (*test_hook) (point, NULL);
 	if (al_test_pause_at == NULL || strcmp(al_test_pause_at, point) != 0)
@@ -66,8 +69,8 @@ al_test_pause(const char *point)
 }
 
 /*
- * A point that test/explore/points.h has made of a call.  Under an LWLock and in a critical
- * section a backend cannot stop.
+ * A point that test/explore/points.h has made of a call.  A backend does not stop under an
+ * LWLock or in a critical section.
  */
 void
 al_test_pass(const char *call, const char *function)
@@ -76,7 +79,7 @@ al_test_pass(const char *call, const char *function)
 		(void) (*test_hook) (call, function);
 }
 
-/* In place of pg_usleep(): a backend that stops here sleeps for as long as the test says. */
+/* Replaces pg_usleep(): the test decides how long a backend sleeps that stops here */
 void
 al_test_usleep(long microsec)
 {

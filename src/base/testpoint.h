@@ -2,14 +2,16 @@
  * testpoint.h
  *		Points at which a test can stop a backend, or make it fail.
  *
- * A test point exists if the module was built with AL_TEST_HOOKS, or the server with
- * injection points; otherwise it costs nothing.  It must not be in a critical
- * section, nor under an LWLock.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * "before-wake", "missed", "leaving" and "exit" are for injection points only.  They are where a
- * transaction has released its locks, fails or has ended, so atomic_lock.test_pause_at
- * must not name them: al_test_pause() would take a lock there.  "before-release" is where a
- * transaction has ended and still has its locks.
+ * A test point exists if the module was built with AL_TEST_HOOKS, or the server with
+ * injection points; otherwise it costs nothing.  It must not be in a critical section or
+ * under an LWLock.
+ *
+ * "before-wake", "missed", "leaving" and "exit" are for injection points only.  There the
+ * transaction has released its locks, is failing or has ended, so a test must not set
+ * atomic_lock.test_pause_at to them: al_test_pause() would take a lock.  At
+ * "before-release" the transaction has ended and still has its locks.
  */
 #ifndef AL_BASE_TESTPOINT_H
 #define AL_BASE_TESTPOINT_H

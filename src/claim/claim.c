@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * claim.c
- *		Claims: what an unfinished transaction has on a key.
+ *		Claims: locks on keys that an unfinished transaction has.
  *
- * Model: a claim is a heavyweight lock on the 64-bit hash of a key, held until its
- * transaction ends.  Whoever changes a holding claims its key first, so that nobody
- * else can be changing the holding until the change is visible to all or undone.
- * Keys with equal hashes share claims, but not holdings.  The hash has a secret
- * (base/hash.c), so nobody can construct such keys.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: step 3 in atomic_lock.h.  A claim is a heavyweight lock on the 64-bit hash of a
+ * key, held until its transaction ends.  Keys with equal hashes share claims, but not
+ * holdings.  The hash has a secret (base/hash.c), so nobody can construct such keys.
  *
  * The tag is an advisory lock's, with classes of our own in the field that pg_locks
  * shows as objsubid.  Advisory locks of the application have 1 or 2 there, so they
@@ -20,76 +20,76 @@
  *											extend it, AccessShare to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
- *		places			key					Exclusive
+ *		seats			key					Exclusive
  *		quota			policy and role		Exclusive or AccessShare
+ *						key and owner		Exclusive: the owner's ticket
  *
- *		done with the key						mode				lets pass
+ *		action on the key						mode				lets pass
  *		exclusive: acquire, release, transfer;
  *		convert, force, steal, sweep			AccessExclusive		nothing
  *		exclusive: extend						ShareRowExclusive	pins
  *		exclusive: pin							RowShare			all but the first
  *		shared: acquire, release, extend ...;
- *		force and steal with its token			RowExclusive		itself, pins
+ *		force and steal with its token			RowExclusive		this line, pins
  *		shared: pin								AccessShare			all but the first
  *
- * A pin keeps a lease from being taken, even after the lease has expired.  It lets
+ * A pin protects a lease from being taken, even after the lease has expired.  It lets
  * extensions pass, and no lock mode does that without letting shared claims pass too.
- * So anyone who wants to share a key whose exclusive lease has expired asks whether
+ * So a caller that wants to share a key whose exclusive lease has expired asks whether
  * that lease is pinned: see al_claim_may_share().  A pin of a shared lease is on the
  * holding too.
  *
- * Shared holdings of different owners do not exclude each other.  What is done with
- * the shared holding of one owner is serialized by a claim on that holding, which is
- * taken later where the owner is yet to be generated.  A shared acquire excludes
- * extensions of an exclusive lease, or it would judge the old expiry.
+ * Shared holdings of different owners do not exclude each other.  Actions on the shared
+ * holding of one owner are serialized by a claim on that holding, which is taken later if
+ * the owner is yet to be generated.  A shared acquire excludes extensions of an exclusive
+ * lease, or it would judge the old expiry.
  *
- * A holding with the lifetime of a transaction has no row: it is a claim on the key,
- * and the transaction class tells others that it is one (claim/held.c).  The upgrade
- * class lets only one session at a time wait to convert a shared holding of a key to
- * exclusive.  Two would wait for each other.
+ * The transaction class tells others that a claim on the key is a holding without a row
+ * (claim/tx_holdings.c).  The upgrade class lets only one session at a time wait to
+ * convert a shared holding of a key to exclusive.  Two would wait for each other.
  *
- * Where a limit says how many may share a key, the places class serializes the callers
- * that count.  It is held from the count until the new holding is written, and never
- * while waiting.  A transaction that shares the key without a row counts as one, however
- * many owners it does so for.
+ * The seats class serializes the callers that count the sharers of a key with a limit, and
+ * the quota class those that count the keys of a role.  Both are held from the count until
+ * the new holding is written, and never while waiting.  A transaction that shares a key
+ * without a row counts as one sharer, even if it shares for several owners.  One that holds
+ * keys without a row keeps AccessShare on the quota, so that others count it.
  *
- * The quota class does the same for the keys of a role, which a policy limits.  Exclusive
- * is held from the count until the new holding is written.  A transaction that holds keys
- * without a row keeps AccessShare, by which others count it.
- *
- * Locking rules: acquire, convert and sweep only try to claim keys; the others wait.
- * Everybody waits for places and then for quotas, which are soon given back.  A
- * claim under which nothing was written is dropped, so that a refused call keeps
- * nobody out.  The key is claimed before the holding.  No claim is taken while a
- * buffer or LWLock is held.
+ * Locking rules: acquire, convert and sweep only try to claim keys; the other verbs wait.
+ * All wait for seats and then for quotas, which are soon given back.  If nothing was
+ * written under a claim, it is dropped, so a refused call blocks no other.  The key is
+ * claimed before the holding.  No claim is taken while a buffer or LWLock is held.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lock.h"
 #include "utils/resowner.h"
 
 #include "atomic_lock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/owner.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 /* Classes of tags */
 #define KEY			1706
 #define HOLDING		1707
 #define TRANSACTION	1708
 #define UPGRADE		1709
-#define PLACES		1710
+#define SEATS		1710
 #define QUOTA		1711
 
-/* So often al_claim_await_others() looks, and the pause between in microseconds */
+/* How often al_claim_await_others() looks, and the pause between looks in microseconds */
 #define MOST_LOOKS		20
 #define LOOK_PAUSE		1000L
 
@@ -111,6 +111,9 @@ acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult result;
 
+	Assert(IsTransactionState() && CritSectionCount == 0);
+	/* An exiting process holds off interrupts; otherwise an LWLock would do so. */
+	Assert(InterruptHoldoffCount == 0 || proc_exit_inprogress);
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	result = LockAcquire(tag, mode, false, !wait);
 	CurrentResourceOwner = saved;
@@ -172,20 +175,21 @@ has_pinned(uint64 hash)
 	return false;
 }
 
-/* Give back the claim on the key, and wake those who may have met it */
+/* Give back the claim on the key, and wake the waiters that may have met it */
 static void
 give_back(const AlClaim *claim)
 {
 	LOCKTAG		tag;
 
+	Assert(claim->hash != 0 && al_claimed_has(claim->hash));
 	set_tag(&tag, KEY, claim->hash);
 	release_in_transaction(&tag, key_mode(claim));
 	al_claimed_remove(claim->hash, claim->is_pin);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
 		(claim->mode == AL_CLAIM_PIN && claim->holding == 0))
-		al_queue_wake(claim->hash, 0, 0);
+		al_waiters_wake(claim->hash, 0, 0);
 	else
-		al_queue_wake_strict(claim->hash);
+		al_waiters_wake_strict(claim->hash);
 }
 
 static bool
@@ -208,7 +212,13 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	(void) al_shmem_attach();	/* for the wake-up when it is given back */
 	al_claimed_reserve(key->hash);
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
+	{
+		ereport(DEBUG3,
+				(al_hide_owners(),
+				 errmsg_internal("lock \"%s\" is claimed by another transaction",
+								 al_display(key->name))));
 		return false;
+	}
 	al_claimed_add(key->hash, claim->is_pin);
 	if (claim->holding == 0)
 		return true;
@@ -221,9 +231,9 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim a key until the transaction ends.  Where "owner" is not NULL, its shared
- * holding is claimed too.  Waits for unfinished transactions.  Raises what any lock
- * wait can (55P03 after lock_timeout, 40P01, 57014), and 54000 beyond
+ * Claim a key until the transaction ends, and the shared holding of "owner" unless that
+ * is NULL.  Waits for unfinished transactions.  Raises the errors of any lock wait (55P03
+ * after lock_timeout, 40P01, 57014), and 54000 beyond
  * atomic_lock.max_claims_per_transaction.
  */
 void
@@ -233,8 +243,8 @@ al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mod
 }
 
 /*
- * Claim as al_claim() does, but without waiting.  Returns false where an unfinished
- * transaction has the key; al_claim_blocker() can then tell who has it.
+ * Claim as al_claim() does, but without waiting.  Returns false if an unfinished
+ * transaction has the key; al_claim_blocker() can then name a process that has it.
  */
 bool
 al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
@@ -248,17 +258,17 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 {
 	LOCKTAG		tag;
 
+	Assert(al_claimed_has(key->hash));
 	set_tag(&tag, HOLDING, al_holding_hash(key, owner));
 	(void) acquire_in_transaction(&tag, AccessExclusiveLock, true);
 }
 
 /*
- * May the key of this claim, whose exclusive lease has expired and was not released,
- * be shared?  Not if another transaction has pinned that lease, that is, has a lock
- * on the key that conflicts with Exclusive, but none that conflicts with Share.  An
- * expired lease cannot be pinned any more, so asking once is enough.  A transaction
- * that pins and also shares, this key or one with the same hash, claims what it does
- * second in a mode that lets nobody share: see claim_internal().
+ * May the key of this claim be shared, although its exclusive lease has expired without
+ * a release?  Not if another transaction has pinned that lease: it has a lock on the key
+ * that conflicts with Exclusive, but none that conflicts with Share.  An expired lease
+ * cannot be pinned any more, so asking once is enough.  The second claim of a transaction
+ * that both pins and shares conflicts with Share: see claim_internal().
  */
 bool
 al_claim_may_share(const AlClaim *claim)
@@ -286,9 +296,8 @@ al_claim_may_share(const AlClaim *claim)
 }
 
 /*
- * Give back a claim under which nothing was written.  Earlier claims of the
- * transaction stay.  Somebody may have met the claim and be waiting since, so
- * waiters are woken.
+ * Give back a claim after writing nothing under it.  Earlier claims of the transaction
+ * stay.  Waiters are woken, since one may have met the claim and sleep since then.
  */
 void
 al_claim_drop(const AlClaim *claim)
@@ -304,53 +313,49 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Declare the transaction's claim on a key to be a holding that ends with it.  While the
- * holding lasts, nobody may drop the extension, or create it with another secret.  The
- * caller's own lock on app_lock does not ensure that: it belongs to the portal, which may
- * fail in a subtransaction while the claim stays.
+ * Declare the transaction's claim on a key to be a holding.  This also locks app_lock, so
+ * that the extension is not dropped meanwhile, or created with another secret.  The
+ * caller's own lock belongs to the portal, which may fail in a subtransaction while the
+ * claim stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 {
 	LOCKTAG		tag;
 
+	Assert(al_claimed_has(key->hash) && OidIsValid(app_lock));
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, app_lock);
 	(void) acquire_in_transaction(&tag, RowExclusiveLock, true);
 	set_tag(&tag, TRANSACTION, key->hash);
 	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
 }
 
-/*
- * Claim the places of a key, to count them and take one.  Waits for others who count,
- * and raises what any lock wait can.
- */
+/* Claim the seats of a key, to count them and take one.  Raises the errors of a lock wait. */
 void
-al_claim_places(const AlKey *key)
+al_claim_seats(const AlKey *key)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, PLACES, key->hash);
+	set_tag(&tag, SEATS, key->hash);
 	(void) acquire_in_transaction(&tag, ExclusiveLock, true);
 }
 
 void
-al_claim_places_end(const AlKey *key)
+al_claim_seats_end(const AlKey *key)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, PLACES, key->hash);
+	set_tag(&tag, SEATS, key->hash);
 	release_in_transaction(&tag, ExclusiveLock);
 }
 
-/*
- * Claim a quota: Exclusive to count, AccessShare to be counted.  Waits for others, and
- * raises what any lock wait can.
- */
+/* Claim a quota, to count or to be counted.  Raises the errors of a lock wait. */
 void
 al_claim_quota(uint64 hash, LOCKMODE mode)
 {
 	LOCKTAG		tag;
 
+	Assert(mode == ExclusiveLock || mode == AccessShareLock);
 	set_tag(&tag, QUOTA, hash);
 	(void) acquire_in_transaction(&tag, mode, true);
 }
@@ -365,9 +370,8 @@ al_claim_quota_end(uint64 hash)
 }
 
 /*
- * Claim the ticket of an owner for a key, to the end of the transaction.  Only its other
- * sessions wait for that.  It counts as a key that the transaction has claimed, since it
- * takes as much room.
+ * Claim the ticket of an owner for a key.  Only other sessions of the owner wait for that
+ * claim.  It counts as a claimed key, since it takes as much room.
  */
 void
 al_claim_ticket(const AlKey *key, const AlOwner *owner)
@@ -379,10 +383,7 @@ al_claim_ticket(const AlKey *key, const AlOwner *owner)
 	al_claimed_add(hash, true);
 }
 
-/*
- * Claim a ticket as al_claim_ticket() does, unless another session of the owner has it; not
- * counted as one more key.
- */
+/* Claim a ticket unless another session of the owner has it; not counted as a key */
 void
 al_claim_ticket_try(const AlKey *key, const AlOwner *owner)
 {
@@ -392,7 +393,7 @@ al_claim_ticket_try(const AlKey *key, const AlOwner *owner)
 	(void) acquire_in_transaction(&tag, ExclusiveLock, false);
 }
 
-/* Give the ticket back, under which nothing was written */
+/* Give back the claim on a ticket after writing nothing under it */
 void
 al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
 {
@@ -402,10 +403,7 @@ al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
 	al_claimed_remove(hash, true);
 }
 
-/*
- * Begin to wait for converting a shared holding of a key to exclusive.  Returns
- * false where another session already waits for that.
- */
+/* Begin to wait to convert a share of a key; false: another session already does. */
 bool
 al_claim_upgrade(const AlKey *key)
 {
@@ -424,7 +422,7 @@ al_claim_upgrade_end(const AlKey *key)
 	release_in_transaction(&tag, AccessExclusiveLock);
 }
 
-/* Other transactions that have claimed a key: an array with an invalid one at its end */
+/* Other transactions that have claimed a key: an array that ends with an invalid one */
 VirtualTransactionId *
 al_claim_others(uint64 hash)
 {
@@ -453,7 +451,7 @@ conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 
 		procs = lappend_int(procs, proc ? proc - &ProcGlobal->allProcs[0] : -1);
 	}
-	/* The array has room for all backends; during recovery it is not ours. */
+	/* The array has room for all backends; during recovery it is static. */
 	if (!RecoveryInProgress())
 		pfree(vxids);
 	return procs;
@@ -476,17 +474,14 @@ pids_of(List *procs)
 	return pids;
 }
 
-/*
- * Other transactions that hold a key until they end, or only those that hold it
- * exclusively.  See conflicts() for the list.
- */
+/* Other transactions that hold a key until they end; see conflicts() for the list */
 List *
 al_claim_transactions(uint64 hash, bool is_exclusive)
 {
 	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
-/* How many other transactions share a key until they end */
+/* The number of other transactions that share a key until they end */
 int
 al_claim_count_transactions(uint64 hash)
 {
@@ -494,7 +489,7 @@ al_claim_count_transactions(uint64 hash)
 		list_length(al_claim_transactions(hash, false));
 }
 
-/* How many other transactions hold keys under a quota without a row; the caller has claimed it */
+/* How many other transactions hold keys without a row under a quota that we have claimed */
 int
 al_claim_count_quota(uint64 hash)
 {
@@ -502,9 +497,9 @@ al_claim_count_quota(uint64 hash)
 }
 
 /*
- * Has another transaction claimed a key, or where an owner is given, the shared
- * holding of that, without holding the key to its end?  Then one of those is "pid", 0
- * if all are prepared.  A sweep is not counted: it is about to go.
+ * Has another transaction claimed a key, or the shared holding of "owner" unless that is
+ * NULL, without holding the key until it ends?  *pid is set to the process of one such
+ * transaction, 0 if all are prepared.  Sweeps are left out: they will end soon.
  */
 bool
 al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
@@ -522,7 +517,7 @@ al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
 	{
 		int			other = lfirst_int(cell) < 0 ? 0 : GetPGProcByNumber(lfirst_int(cell))->pid;
 
-		if (other != 0 && al_queue_is_sweeping(other))
+		if (other != 0 && al_waiters_is_sweeping(other))
 			continue;
 		found = true;
 		*pid = Max(*pid, other);
@@ -530,9 +525,9 @@ al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
 	return found;
 }
 
-/* Does this transaction keep everybody else from the keys of a hash, by AL_CLAIM_TAKE? */
+/* Has this transaction an AL_CLAIM_TAKE on a hash, which excludes all others? */
 bool
-al_claim_is_taken(uint64 hash)
+al_claim_is_mine_alone(uint64 hash)
 {
 	LOCKTAG		tag;
 
@@ -540,28 +535,28 @@ al_claim_is_taken(uint64 hash)
 	return al_lock_is_mine(&tag, AccessExclusiveLock);
 }
 
-/* Has any other transaction claimed the key? */
 bool
-al_claim_is_others(uint64 hash)
+al_claim_has_others(uint64 hash)
 {
 	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
 }
 
-/*
- * Give other transactions that have claimed the key a moment to end, as most are about to.
- * Raises what an interrupt does.
- */
+/* Wait a while for other transactions that have claimed the key.  Raises on interrupts. */
 void
 al_claim_await_others(uint64 hash)
 {
-	for (int looks = 0; looks < MOST_LOOKS && al_claim_is_others(hash); looks++)
+	for (int looks = 0; looks < MOST_LOOKS && al_claim_has_others(hash); looks++)
 	{
+		ereport(DEBUG2,
+				(al_hide_owners(),
+				 errmsg_internal("commit waits for others that have claimed the key, look %d of %d",
+								 looks + 1, MOST_LOOKS)));
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_PAUSE);
 	}
 }
 
-/* Has another transaction claimed the shared holding of an owner?  *pid: 0 if prepared */
+/* Has another transaction claimed the shared holding of an owner?  *pid: its process, or 0 */
 bool
 al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid)
 {
@@ -585,17 +580,14 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 		list_length(conflicts(KEY, key->hash, AccessShareLock));
 }
 
-/*
- * Process ids of other backends whose unfinished transactions have claimed a key, or only
- * of those that keep others from sharing it
- */
+/* Process ids of backends that have claimed a key, or only of those that prevent sharing */
 List *
 al_claim_blockers(uint64 hash, bool prevents_sharing)
 {
 	return pids_of(conflicts(KEY, hash, prevents_sharing ? RowExclusiveLock : AccessExclusiveLock));
 }
 
-/* Who has what al_claim_try() did not get; see conflicts() for the list */
+/* The transactions in the way of a failed al_claim_try(); see conflicts() for the list */
 static List *
 blockers(const AlClaim *claim)
 {
@@ -603,15 +595,15 @@ blockers(const AlClaim *claim)
 
 	if (claim->holding != 0)
 		procs = list_concat(procs, conflicts(HOLDING, claim->holding, holding_mode(claim)));
-	/* Otherwise it is a pin, which only al_claim_may_share() has noticed. */
+	/* Otherwise a pin was in the way, which only al_claim_may_share() notices. */
 	if (procs == NIL && claim->mode == AL_CLAIM_SHARE)
 		procs = conflicts(KEY, claim->hash, ExclusiveLock);
 	return procs;
 }
 
 /*
- * The process id of one backend that has what al_claim_try() did not get, for
- * messages.  0: a prepared transaction has it, or nobody does; see al_claim_is_ending().
+ * The process id of one backend in the way of a failed al_claim_try(), for messages.
+ * 0: only prepared transactions are in the way, or none; see al_claim_is_ending().
  */
 int
 al_claim_blocker(const AlClaim *claim)
@@ -622,9 +614,9 @@ al_claim_blocker(const AlClaim *claim)
 }
 
 /*
- * Has what al_claim_try() did not get been given back, or is it about to be?  A
- * transaction keeps its locks for a moment after it has ended for all others.  The server
- * does not list it any more then.
+ * Has every transaction in the way of a failed al_claim_try() ended?  A transaction that
+ * has ended for all others keeps its locks for a moment, and the server no longer lists
+ * it among the conflicts.
  */
 bool
 al_claim_is_ending(const AlClaim *claim)

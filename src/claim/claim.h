@@ -1,6 +1,8 @@
 /*
  * claim.h
- *		Claims: what an unfinished transaction has on a key.
+ *		Claims: locks on keys that an unfinished transaction has.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_CLAIM_H
 #define AL_CLAIM_CLAIM_H
@@ -10,14 +12,14 @@
 
 #include "atomic_lock.h"
 
-/* What a claim on a key is for; claim.c has the lock mode of each */
+/* The purpose of a claim on a key; claim.c has the lock mode of each */
 typedef enum AlClaimMode
 {
 	AL_CLAIM_PIN,				/* to rely on a holding */
 	AL_CLAIM_SHARE,				/* to begin or end a shared holding */
 	AL_CLAIM_SHARE_EXTEND,		/* to extend a shared holding */
 	AL_CLAIM_EXTEND,			/* to extend the exclusive holding */
-	AL_CLAIM_TAKE				/* anything else */
+	AL_CLAIM_TAKE				/* for anything else */
 } AlClaimMode;
 
 typedef struct AlClaim
@@ -25,8 +27,8 @@ typedef struct AlClaim
 	uint64		hash;			/* of the key; 0: no claim */
 	uint64		holding;		/* of the shared holding, or 0 */
 	AlClaimMode mode;
-	bool		is_pin;			/* even where the mode is stronger */
-	bool		first;			/* the transaction had no claim on the key */
+	bool		is_pin;			/* it is for a pin, even if the mode is stronger */
+	bool		first;			/* the transaction had no claim on the key before */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
@@ -37,8 +39,8 @@ extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_may_share(const AlClaim *claim);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock);
-extern void al_claim_places(const AlKey *key);
-extern void al_claim_places_end(const AlKey *key);
+extern void al_claim_seats(const AlKey *key);
+extern void al_claim_seats_end(const AlKey *key);
 extern void al_claim_quota(uint64 hash, LOCKMODE mode);
 extern void al_claim_quota_end(uint64 hash);
 extern int al_claim_count_quota(uint64 hash);
@@ -51,9 +53,9 @@ extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
 extern int al_claim_count_transactions(uint64 hash);
 extern bool al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid);
 extern VirtualTransactionId *al_claim_others(uint64 hash);
-extern bool al_claim_is_others(uint64 hash);
+extern bool al_claim_has_others(uint64 hash);
 extern void al_claim_await_others(uint64 hash);
-extern bool al_claim_is_taken(uint64 hash);
+extern bool al_claim_is_mine_alone(uint64 hash);
 extern bool al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);

@@ -3,13 +3,16 @@
  * claimed.c
  *		The keys that the current transaction has claimed.
  *
- * Model: when the transaction ends, or rolls back to a savepoint, its claims go, and
- * those who wait for these keys are woken.  They are woken after the outcome is
- * visible and the claims are gone, that is, when the resource owner has released its
- * locks.  The pins on a key (lease/pin.c) go with its claim, since they are worth no
- * more than the claim.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking: none of its own.  Nothing here raises once the commit has begun.
+ * Model: step 6 in atomic_lock.h.  When the transaction ends, or rolls back to a
+ * savepoint, and its resource owner has released the locks, the waiters for these keys are
+ * woken.  The pins on a key (lease/pin.c) end with its claim, which protects them.
+ *
+ * A key has an entry for each level of nesting that has claimed it, in the order of the
+ * levels: a rollback drops the entries of its level, and what is left is still claimed.
+ *
+ * Locking: none of its own.  Once the commit has begun, no function here raises.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +28,7 @@
 #include "base/testpoint.h"
 #include "claim/claimed.h"
 #include "shmem/hint.h"
-#include "shmem/queue.h"
+#include "shmem/waiters.h"
 
 typedef struct ClaimedKey
 {
@@ -34,24 +37,24 @@ typedef struct ClaimedKey
 	uint64		owner_hash;		/* of the owner it was granted to, or 0 */
 	int			level;			/* of nesting at which it was claimed */
 	int			count;			/* of claims; 0: all given back */
-	int			previous;		/* its entry of an outer level, or -1 */
+	int			previous;		/* index of the key's entry of an outer level; or -1 */
 	int			changes;		/* claims that are for more than a pin */
-	int			freed;			/* holdings ended, less those that began */
+	int			freed;			/* holdings ended, minus holdings begun */
 	int32		slot;			/* of the row that was written last ... */
 	ItemPointerData row;		/* ... and where it is; invalid: none */
 	AlPin	   *pins;			/* newest first, then those of outer levels */
 } ClaimedKey;
 
-/* Where the newest entry of a key is */
-typedef struct ClaimedPlace
+/* The index of the newest entry of a key */
+typedef struct ClaimedIndex
 {
 	uint64		hash;
-	int			place;
+	int			index;
 	char		status;
-} ClaimedPlace;
+} ClaimedIndex;
 
-#define SH_PREFIX places
-#define SH_ELEMENT_TYPE ClaimedPlace
+#define SH_PREFIX claimed_index
+#define SH_ELEMENT_TYPE ClaimedIndex
 #define SH_KEY_TYPE uint64
 #define SH_KEY hash
 #define SH_HASH_KEY(table, key) murmurhash32((uint32) ((key) ^ ((key) >> 32)))
@@ -62,14 +65,14 @@ typedef struct ClaimedPlace
 #include "lib/simplehash.h"
 
 /* A larger table is not kept for the next transaction. */
-#define PLACES_KEPT 1024
+#define INDEX_KEPT 1024
 
 /*
  * Keys claimed by the current transaction, in the order of their levels.  The array
  * is in TopTransactionContext, which outlives the release of the locks.
  */
 static ClaimedKey *claimed = NULL;
-static places_hash *places = NULL;	/* empty between transactions */
+static claimed_index_hash *by_hash = NULL;	/* empty between transactions */
 static int	claims = 0;			/* entries of the array */
 static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
@@ -77,47 +80,48 @@ static bool wake_pending = false;	/* a subtransaction is being rolled back */
 static bool has_no_limit = false;	/* this transaction may claim any number */
 static uint64 changes = 1;		/* see al_claimed_changes() */
 
-/* Forget all claims: they are over, or belong to a prepared transaction now. */
+/* Forget all claims: they have ended, or belong to a prepared transaction now. */
 void
 al_claimed_forget(void)
 {
 	claimed = NULL;
 	claims = keys = claims_size = 0;
 	wake_pending = has_no_limit = false;
-	if (places && places->size > PLACES_KEPT)
+	if (by_hash && by_hash->size > INDEX_KEPT)
 	{
-		places_destroy(places);
-		places = NULL;
+		claimed_index_destroy(by_hash);
+		by_hash = NULL;
 	}
-	else if (places && places->members > 0)
-		places_reset(places);
+	else if (by_hash && by_hash->members > 0)
+		claimed_index_reset(by_hash);
 }
 
 /* The newest entry of a key, or NULL */
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
-	ClaimedPlace *place = claims > 0 ? places_lookup(places, hash) : NULL;
+	ClaimedIndex *entry = claims > 0 ? claimed_index_lookup(by_hash, hash) : NULL;
 
-	return place ? &claimed[place->place] : NULL;
+	return entry ? &claimed[entry->index] : NULL;
 }
 
 /* Make the entry of the outer level the newest one of the key. */
 static void
 unlink_claimed(const ClaimedKey *key)
 {
+	Assert(keys > 0 && key->previous < claims);
 	if (key->previous >= 0)
-		places_lookup(places, key->hash)->place = key->previous;
+		claimed_index_lookup(by_hash, key->hash)->index = key->previous;
 	else
 	{
-		places_delete(places, key->hash);
+		claimed_index_delete(by_hash, key->hash);
 		keys--;
 	}
 }
 
 /*
- * Drop the entries of a level and those nested in it, and wake those who wait for
- * their keys.  On commit, leave hints to the rows that were written.
+ * Drop the entries of a level and those nested in it, and wake the waiters for their
+ * keys.  On commit, leave hints to the rows that were written.  Raises nothing.
  */
 static void
 wake(int level, bool committed)
@@ -131,8 +135,8 @@ wake(int level, bool committed)
 		if (key.count == 0)
 			continue;
 		unlink_claimed(&key);
-		al_queue_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
-					  key.owner_hash);
+		al_waiters_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
+						key.owner_hash);
 	}
 }
 
@@ -154,14 +158,12 @@ al_claimed_released(bool committed)
 void
 al_claimed_subabort(int level)
 {
+	Assert(level > 1);
 	al_claimed_changed();
 	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 }
 
-/*
- * A resource owner other than the top one has released its locks.  Claims were among
- * them only if a subtransaction was rolled back: a portal has none.
- */
+/* A resource owner below the top one has released its locks: claims after a rollback only */
 void
 al_claimed_subreleased(int level)
 {
@@ -178,6 +180,7 @@ al_claimed_subcommit(int level)
 	int			first = claims;
 	int			kept;
 
+	Assert(level > 1);
 	while (first > 0 && claimed[first - 1].level >= level)
 		first--;
 	kept = first;
@@ -191,11 +194,11 @@ al_claimed_subcommit(int level)
 		key.level = level - 1;
 		if (above == NULL || above->level != level - 1)
 		{
-			places_lookup(places, key.hash)->place = kept;
+			claimed_index_lookup(by_hash, key.hash)->index = kept;
 			claimed[kept++] = key;
 			continue;
 		}
-		places_lookup(places, key.hash)->place = key.previous;
+		claimed_index_lookup(by_hash, key.hash)->index = key.previous;
 		key.count += above->count;
 		key.freed += above->freed;
 		if (key.changes == 0)
@@ -214,10 +217,7 @@ al_claimed_subcommit(int level)
 	claims = kept;
 }
 
-/*
- * Make room for the note of a claim before the claim is taken, since nothing may
- * fail afterwards.  Raises 54000 if it would be one key too many.
- */
+/* Make room for the note of a claim, which must not fail.  Raises 54000 at the limit. */
 void
 al_claimed_reserve(uint64 hash)
 {
@@ -237,13 +237,13 @@ al_claimed_reserve(uint64 hash)
 			claimed = repalloc_huge(claimed, size * sizeof(ClaimedKey));
 		claims_size = size;
 	}
-	if (places == NULL)
-		places = places_create(TopMemoryContext, 32, NULL);
-	else if (places->members >= places->grow_threshold)
-		places_grow(places, (uint64) places->size * 2);
+	if (by_hash == NULL)
+		by_hash = claimed_index_create(TopMemoryContext, 32, NULL);
+	else if (by_hash->members >= by_hash->grow_threshold)
+		claimed_index_grow(by_hash, (uint64) by_hash->size * 2);
 }
 
-/* Let this transaction claim any number of keys, to its end. */
+/* Let this transaction claim any number of keys, until it ends. */
 void
 al_claimed_lift_limit(void)
 {
@@ -256,25 +256,24 @@ al_claimed_add(uint64 hash, bool is_pin)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	bool		found;
-	ClaimedPlace *place = places_insert(places, hash, &found);
-	ClaimedKey *key = found ? &claimed[place->place] : NULL;
+	ClaimedIndex *entry = claimed_index_insert(by_hash, hash, &found);
+	ClaimedKey *key = found ? &claimed[entry->index] : NULL;
 
-	/*
-	 * One entry for each level: its rollback may leave a weaker claim, and so wakes.
-	 */
+	/* One entry for each level: its rollback may leave a weaker claim, and wakes waiters. */
 	if (key == NULL || key->level < level)
 	{
 		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
 
 		if (key)
 		{
-			new_key.previous = place->place;
+			new_key.previous = entry->index;
 			new_key.pins = key->pins;
 		}
 		else
 			keys++;
 		Assert(claimed != NULL && claims < claims_size);
-		place->place = claims;
+		Assert(claims == 0 || claimed[claims - 1].level <= level);
+		entry->index = claims;
 		key = &claimed[claims++];
 		*key = new_key;
 	}
@@ -296,6 +295,8 @@ al_claimed_remove(uint64 hash, bool is_pin)
 
 	if (key == NULL)
 		return;
+	Assert(key->level == GetCurrentTransactionNestLevel());
+	Assert(key->count > 0 && (is_pin || key->changes > 0));
 	if (!is_pin)
 		key->changes--;
 	if (--key->count > 0)
@@ -322,7 +323,7 @@ al_claimed_has(uint64 hash)
 	return find_claimed(hash) != NULL;
 }
 
-/* The transaction has ended so many holdings of the key, or begun them. */
+/* The transaction has ended "holdings" of the key; negative: it has begun them. */
 void
 al_claimed_freed(uint64 hash, int holdings)
 {
@@ -332,7 +333,7 @@ al_claimed_freed(uint64 hash, int holdings)
 		key->freed += holdings;
 }
 
-/* Has it ended more holdings of a key than it has begun?  Nobody else has their places yet. */
+/* Has this transaction ended more holdings of a key than it has begun? */
 bool
 al_claimed_has_freed(uint64 hash)
 {
@@ -344,6 +345,7 @@ al_claimed_has_freed(uint64 hash)
 	return freed > 0;
 }
 
+/* The number of keys that this transaction has claimed, tickets included */
 int
 al_claimed_count(void)
 {
@@ -351,10 +353,10 @@ al_claimed_count(void)
 }
 
 /*
- * Note that a lease was granted or extended under a claim of this transaction.
- * Waiters that look again before "held_until" (0: not known) need not be woken at
- * commit, except those who wait for the same owner.  Where the key is shared and this
- * was not the only change, another one may have freed a place.
+ * Note that a lease was granted or extended under a claim of this transaction.  Waiters
+ * that look again before "held_until" (0: not known) need not be woken at commit, except
+ * waiters of the same owner.  If the key is shared and this was not the only change,
+ * another change may have freed a seat, so waiters are woken in any case.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
@@ -398,7 +400,7 @@ al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 
 /*
  * This number changes whenever this transaction changes a holding or rolls back to a
- * savepoint, and when it ends.  While the number is the same, what was seen of a
+ * savepoint, and when it ends.  While the number is the same, an earlier look at a
  * holding under a claim or pin of this transaction is still true.
  */
 uint64
@@ -414,14 +416,15 @@ al_claimed_changed(void)
 }
 
 /*
- * Note where the row of a holding was written.  Its place becomes a hint at commit:
- * before that, it would lead others to a version that they do not see.
+ * Note the location of a row that was written.  It becomes a hint at commit: before that,
+ * the hint would lead others to a version that they do not see.
  */
 void
 al_claimed_written(uint64 hash, int32 slot, ItemPointer row)
 {
 	ClaimedKey *key = find_claimed(hash);
 
+	Assert(ItemPointerIsValid(row));
 	if (key)
 	{
 		key->slot = slot;

@@ -1,6 +1,8 @@
 /*
  * claimed.h
  *		The keys that the current transaction has claimed.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_CLAIMED_H
 #define AL_CLAIM_CLAIMED_H
@@ -10,8 +12,8 @@
 #include "atomic_lock.h"
 
 /*
- * A holding that the transaction has pinned: nobody else can end it before the
- * transaction ends.  See lease/pin.c.
+ * A holding that the transaction has pinned: no other transaction can end it before
+ * this one ends.  See lease/pin.c.
  */
 typedef struct AlPin
 {

@@ -3,26 +3,26 @@
  * durability.c
  *		How durable the commit of a transaction is.
  *
- * Model: the durability of a transaction follows from what it did with locks.  A
- * transaction that granted or extended a lease commits with synchronous_commit at
- * least "on", because an acknowledged grant must survive a crash.  A transaction
- * that did nothing but release commits asynchronously, because a lost release only
- * leaves a lease that expires.  A transaction that also wrote anything else keeps
- * the level of the session.  To notice that, a release notes how much WAL this
- * backend has written: more at commit is data of somebody else.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a transaction that granted or extended a lease commits with synchronous_commit at
+ * least "on", because an acknowledged grant must survive a crash.  A transaction that only
+ * released leases commits asynchronously, because a lost release only leaves a lease that
+ * expires.  A transaction that also wrote anything else keeps the level of the session:
+ * a release notes how much WAL this backend has written, and more at commit is other data.
  *
  * The level is changed in the variable that the commit reads, at pre-commit: SET
  * LOCAL would be undone at the end of a function with a SET clause.
  *
  * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the
  * commit all the same, with a warning that no driver looks at.  But the new primary
- * may not know of that commit.  A grant is then in doubt: its connection ends
- * without an acknowledgement.  Whether it is in doubt is judged by what the standbys
- * have confirmed, not by how the wait ended.  The client is told after the claims
- * are gone, so that it can acquire again at once.
+ * may not know of that commit.  A grant is then in doubt: its connection ends without an
+ * acknowledgement.  The confirmations of the standbys decide whether it is in doubt, not
+ * the end of the wait.  The client learns of the doubt after the claims have ended, so
+ * that it can acquire again at once.
  *
- * Locking: SyncRepLock, for a moment.  What comes after the commit may flush WAL and
- * wait for a standby, as a commit does.
+ * Locking: SyncRepLock, for a moment.  The steps after the commit may flush WAL and wait
+ * for a standby, as a commit does.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +37,7 @@
 #include "base/settings.h"
 #include "claim/durability.h"
 
-/* What the current transaction has written, as far as its commit is concerned */
+/* The writes of the current transaction that its commit depends on */
 typedef enum Wrote
 {
 	WROTE_NOTHING,				/* nothing of ours */
@@ -56,11 +56,12 @@ static struct
 
 static int	session_level = -1; /* synchronous_commit to restore, or -1 */
 static bool relaxed = false;	/* we made this commit asynchronous */
-static bool in_doubt = false;	/* this commit has a grant that a standby may lack */
+static bool in_doubt = false;	/* a standby may lack the grant of this commit */
 
 static void
 set_commit_level(int level)
 {
+	Assert(session_level < 0);
 	session_level = synchronous_commit;
 	synchronous_commit = level;
 	assign_synchronous_commit(level, NULL);
@@ -80,6 +81,7 @@ restore_commit_level(void)
 void
 al_durability_before_commit(bool prepare)
 {
+	Assert(session_level < 0 && !relaxed);
 	xact.wal_bytes = pgWalUsage.wal_bytes;
 	if (xact.force_flush)
 	{
@@ -96,8 +98,8 @@ al_durability_before_commit(bool prepare)
 }
 
 /*
- * Where the record of the PREPARE ends that this backend has just written.  If another
- * module wrote more after our pre-commit, that is an upper bound.
+ * The end of the record of the PREPARE that this backend has just written, or an upper
+ * bound if another module wrote more after our pre-commit.
  */
 static XLogRecPtr
 end_of_prepare(void)
@@ -105,6 +107,7 @@ end_of_prepare(void)
 	XLogRecPtr	end = ProcLastRecPtr;
 	uint64		left = MAXALIGN64(pgWalUsage.wal_bytes - xact.wal_bytes);
 
+	Assert(!XLogRecPtrIsInvalid(end));
 	for (;;)
 	{
 		uint64		room = XLOG_BLCKSZ - end % XLOG_BLCKSZ;
@@ -119,8 +122,8 @@ end_of_prepare(void)
 }
 
 /*
- * Must standbys confirm this commit, and have they not done so yet?  This is judged
- * as in SyncRepWaitForLSN(), at the level of the commit.
+ * Must standbys confirm this commit, and have they not done so yet?  The rules are those
+ * of SyncRepWaitForLSN(), at the level of the commit.
  */
 static bool
 lacks_standbys(bool prepare)
@@ -146,7 +149,7 @@ lacks_standbys(bool prepare)
 /*
  * After a commit or PREPARE: restore the level of the session.  If a relaxed commit
  * has more WAL than its own record, the pre-commit callback of another module wrote
- * after ours.  Then make up for the flush before the client hears of the commit.
+ * after ours.  Then flush that WAL before the commit is acknowledged.
  */
 void
 al_durability_after_commit(bool prepare)
@@ -161,6 +164,7 @@ al_durability_after_commit(bool prepare)
 	}
 }
 
+/* The transaction has ended, in any way: restore the level of the session. */
 void
 al_durability_at_end(void)
 {
@@ -190,9 +194,9 @@ al_durability_granted(void)
 }
 
 /*
- * Note that a lease is about to be released.  If the transaction has written
- * anything before its first release, it has an xid; if it has written since its last
- * one, WAL has grown.
+ * Note that a lease is about to be released.  If the transaction wrote anything before
+ * its first release, it has an xid.  If it wrote anything since its last release, this
+ * backend has written more WAL.
  */
 void
 al_durability_before_release(void)
@@ -211,8 +215,10 @@ al_durability_before_release(void)
 		xact.wrote = WROTE_RELEASES;
 }
 
+/* The release of al_durability_before_release() has been written. */
 void
 al_durability_released(void)
 {
+	Assert(xact.wrote != WROTE_NOTHING);
 	xact.wal_records = pgWalUsage.wal_records;
 }

@@ -1,6 +1,8 @@
 /*
  * durability.h
  *		How durable the commit of a transaction is.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_DURABILITY_H
 #define AL_CLAIM_DURABILITY_H

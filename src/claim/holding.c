@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * holding.c
- *		What is true of a holding, by itself, the clock and the policy of its key.
+ *		Questions about a holding, answered by the clock and the policy of its key.
  *
- * Model: a key has one exclusive holding, or any number of shared ones.  A holding
- * is live while it is not released, the clock is before expires_at, and the session
- * or transaction with which it ends still runs.  One that is over may keep its key closed
- * for some time.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a key has one exclusive holding, or any number of shared ones.  A holding is
+ * live while it is not released, the clock is before expires_at, and the session or
+ * transaction that it belongs to still runs.  After its end, a holding may keep its key
+ * closed for some time (step 10 in atomic_lock.h).
  *
  * Locking: none.
  *
@@ -24,6 +26,7 @@
 #include "claim/holding.h"
 #include "shmem/session.h"
 
+/* Until when a holding may be extended; DT_NOEND: without limit */
 TimestampTz
 al_end_of_life(const AlHolding *holding)
 {
@@ -53,8 +56,8 @@ al_ended_at(const AlHolding *holding)
 }
 
 /*
- * Until when min_hold keeps the key of a holding that is over closed.  What an
- * administrator has ended has no owner, and keeps nothing closed.
+ * Until when min_hold keeps the key of an ended holding closed.  A holding that an
+ * administrator has ended has no owner, and does not keep its key closed.
  */
 TimestampTz
 al_min_held_until(const AlHolding *holding)
@@ -68,10 +71,9 @@ al_min_held_until(const AlHolding *holding)
 }
 
 /*
- * Until when a holding that is over keeps its key closed: lock_delay after its end,
- * or after the latest moment at which its session can have ended, unless it was
- * released; and until it would have been held for min_hold.  DT_NOEND: the end is not
- * known.
+ * Until when an ended holding keeps its key closed: until it would have been held for
+ * min_hold; and unless it was released, for lock_delay after its end, or after the
+ * latest time at which its session can have ended.  DT_NOEND: the end is not known.
  */
 TimestampTz
 al_closed_until(const AlHolding *holding)
@@ -89,7 +91,7 @@ al_closed_until(const AlHolding *holding)
 	return Max(until, al_min_held_until(holding));
 }
 
-/* Does a holding that is over keep its key closed? */
+/* Does an ended holding keep its key closed?  A live one does not. */
 bool
 al_is_closed(const AlHolding *holding, TimestampTz now)
 {
@@ -97,6 +99,7 @@ al_is_closed(const AlHolding *holding, TimestampTz now)
 		!al_is_live(holding, now) && now < al_closed_until(holding);
 }
 
+/* Is a holding live at "now"?  False also if it has no row and never had one. */
 bool
 al_is_live(const AlHolding *holding, TimestampTz now)
 {
@@ -111,19 +114,20 @@ al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
 {
 	if (owner->generated)
 		return false;
-	/* NULL: the holding is nobody's, or nobody can know whose it is. */
+	/* NULL: the holding was ended by force, or its owner cannot be known. */
 	return holding->owner && al_owner_equal(al_string(holding->owner), owner->name);
 }
 
 bool
 al_is_shared(const AlHolding *holding)
 {
+	Assert(holding->slot >= AL_SLOT_EXCLUSIVE);
 	return holding->slot != AL_SLOT_EXCLUSIVE;
 }
 
 /*
- * Until when a holding that is written keeps waiters from the key.  0: not known,
- * because waiters may share the key, or because its session may end at any time.
+ * Until when a written holding keeps waiters from the key.  0: not known, because waiters
+ * may share the key, or because the session may end at any time.
  */
 TimestampTz
 al_held_until(const AlHolding *holding)
@@ -131,7 +135,7 @@ al_held_until(const AlHolding *holding)
 	return al_is_shared(holding) || holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
 }
 
-/* The holding that lasts longest; NULL where there are none */
+/* The holding that lasts longest; NULL if the list is empty */
 const AlHolding *
 al_longest(List *holdings)
 {

@@ -1,6 +1,8 @@
 /*
  * holding.h
- *		Holdings, and what is true of one.
+ *		Holdings, and questions about one.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_HOLDING_H
 #define AL_CLAIM_HOLDING_H
@@ -10,34 +12,34 @@
 #include "storage/itemptr.h"
 
 #include "atomic_lock.h"
+#include "shmem/sole.h"
 
 /*
- * A holding: a row of app_lock, or what a transaction holds without a row (held.c).
- * Pointers lead into "tuple", or to values that are yet to be written.
+ * A holding: a row of app_lock, or a holding with the lifetime of a transaction, which
+ * has no row (tx_holdings.c).  Pointers lead into "tuple", or to values yet to be written.
  */
 typedef struct AlHolding
 {
 	ItemPointerData tid;		/* invalid: there is no row yet, or never */
 	HeapTuple	tuple;
-	bool		is_alone;		/* slot 0: the key had no other rows at the look */
-	bool		is_new;			/* nor this row, not even a dead or unfinished one */
+	AlSole		sole;			/* slot 0: what the look found out about other rows */
 	bool		has_owner_hash;
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;
 	TimestampTz expires_at;
-	int64		ttl;
+	int64		ttl;			/* microseconds */
 	int64		owner_hash;
 	int32		slot;
-	Oid			role;			/* that acquired it */
+	Oid			role;			/* the role that acquired it */
 	AlString	key;
 	text	   *holder;
-	text	   *owner;			/* NULL: after force_release, or not known */
+	text	   *owner;			/* NULL: ended by force, or not known */
 	TimestampTz released_at;	/* 0: not released; a row has it in expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
-	int			held;			/* AL_TRANSACTION: its place in held.c */
+	int			tx_index;		/* AL_TRANSACTION: its index in tx_holdings.c */
 	TimestampTz granted_at;		/* AL_TRANSACTION: when it got its fencing token */
 } AlHolding;
 

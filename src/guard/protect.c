@@ -1,17 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * protect.c
- *		lock_protect(), lock_unprotect(): put a guard on a table, or take it off.
+ *		lock_protect(), lock_unprotect(): put a guard on a table, and remove it.
  *
- * Model: a guard is two triggers (guard/trigger.c), one for rows and one for
- * TRUNCATE.  Ordinary commands make and drop them with the caller's privileges, and
- * there is no other record, so dumps and renames keep the guard.  PostgreSQL clones
- * row triggers to partitions.  Triggers for TRUNCATE, and both triggers of inheritance
- * children, are made here.  A partition that is added later gets the row trigger only;
- * where the library is loaded, a hook refuses to truncate it.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a guard is two triggers (guard/trigger.c), one for rows and one for TRUNCATE.
+ * Ordinary commands create and drop them with the caller's privileges.  There is no other
+ * record, so dumps and renames keep the guard.  PostgreSQL clones the row trigger to
+ * partitions; the trigger for TRUNCATE, and both triggers of inheritance children, are
+ * created here.  A partition that is added later has only the row trigger, so a hook
+ * refuses to truncate it, where the library is loaded.
  *
  * Locking rules: the table and its descendants are locked with ShareRowExclusiveLock,
- * as by CREATE TRIGGER, until the transaction ends.
+ * like CREATE TRIGGER does, until the transaction ends.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,6 +31,7 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
+#include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -60,7 +63,7 @@ kind_detail(char relkind)
 	}
 }
 
-/* The ancestor from which a partition has its guard */
+/* The ancestor whose guard a partition inherits; InvalidOid: none */
 static Oid
 guarded_ancestor(Oid relid)
 {
@@ -83,9 +86,8 @@ guarded_ancestor(Oid relid)
 }
 
 /*
- * The table argument and its descendants: a list of OIDs, the table first, all
- * locked.  Raises 22004, 42P01, 42809, 42501; 55000 for a partition that has its
- * guard from an ancestor.
+ * The OIDs of the table argument and its descendants, the table first, all locked.
+ * Raises 22004, 42P01, 42809, 42501; 55000 for a partition that inherits its guard.
  */
 static List *
 family_arg(FunctionCallInfo fcinfo)
@@ -121,6 +123,7 @@ family_arg(FunctionCallInfo fcinfo)
 
 	rel = table_open(relid, ShareRowExclusiveLock);
 	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+	Assert(linitial_oid(family) == relid);
 	guard = al_find_trigger(rel, AL_ROW_TRIGGER);
 	if (guard && guard->tgisclone)
 	{
@@ -136,7 +139,7 @@ family_arg(FunctionCallInfo fcinfo)
 	return family;
 }
 
-/* The events argument, as CREATE TRIGGER takes it; raises 22004, 22023 */
+/* The events argument, in the syntax of CREATE TRIGGER; raises 22004, 22021, 22023 */
 static char *
 events_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -203,7 +206,7 @@ fires(const Trigger *trigger)
 		 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
 }
 
-/* Refuse TRUNCATE of a guarded table, which may lack the trigger for it */
+/* Refuse TRUNCATE of a table that has a guard but may lack the trigger for TRUNCATE */
 static void
 object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, void *arg)
 {
@@ -212,7 +215,7 @@ object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, vo
 	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards &&
 		pg_class_aclcheck(object, GetUserId(), ACL_TRUNCATE) == ACLCHECK_OK)
 	{
-		/* The hook is called before TRUNCATE locks the table that it names. */
+		/* TRUNCATE calls the hook before it locks the table. */
 		Relation	rel = try_relation_open(object, AccessShareLock);
 		const Trigger *guard = rel ? al_find_trigger(rel, AL_ROW_TRIGGER) : NULL;
 
@@ -247,9 +250,9 @@ run(const char *command)
 }
 
 /*
- * Make or replace a trigger.  One that was enabled as ALWAYS or REPLICA stays so,
- * although CREATE OR REPLACE would reset that.  Raises 55006 where the names of schemas
- * have changed meanwhile, and something else has come of it.
+ * Create or replace a trigger.  A trigger that was enabled as ALWAYS or REPLICA stays so,
+ * although CREATE OR REPLACE resets that.  Raises 55006 if a schema was renamed at the
+ * same time, so that the statement created something else.
  */
 static void
 make_trigger(Oid relid, const char *name, const char *events, const char *level,
@@ -261,7 +264,9 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 	char		state = former ? former->tgenabled : TRIGGER_FIRES_ON_ORIGIN;
 	char	   *table = table_name(rel);
 
+	Assert(CheckRelationLockedByMe(rel, ShareRowExclusiveLock, true));
 	table_close(rel, NoLock);
+	elog(DEBUG2, "creating trigger \"%s\" of table %s", name, table);
 	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s",
 				 quote_identifier(name), events, table, level, function));
 	if (state == TRIGGER_FIRES_ALWAYS || state == TRIGGER_FIRES_ON_REPLICA)
@@ -279,7 +284,7 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 	table_close(rel, NoLock);
 }
 
-/* lock_protect(relation, key_template, events): nothing */
+/* lock_protect(relation, key_template, events): void */
 AL_FUNCTION(atomic_lock_protect)
 {
 	List	   *family;
@@ -326,7 +331,7 @@ AL_FUNCTION(atomic_lock_protect)
 	PG_RETURN_VOID();
 }
 
-/* lock_unprotect(relation): nothing; raises 42704 where there is no guard */
+/* lock_unprotect(relation): void; raises 42704 if the table has no guard */
 AL_FUNCTION(atomic_lock_unprotect)
 {
 	static const char *const names[] = {AL_ROW_TRIGGER, AL_TRUNCATE_TRIGGER};

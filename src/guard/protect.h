@@ -1,6 +1,8 @@
 /*
  * protect.h
  *		Putting a guard on a table.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_GUARD_PROTECT_H
 #define AL_GUARD_PROTECT_H

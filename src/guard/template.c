@@ -3,12 +3,14 @@
  * template.c
  *		Key templates: how a guard makes the key of a row.
  *
- * Model: a template is text with names of columns in braces.  Values are escaped as
- * lock_key() escapes parts.  The text is not, so a ":" in it separates parts.  A template
- * is read again for each statement and relation, and the columns are looked up by name.
- * So a column that was dropped or renamed is noticed at the next write.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking: none.  No code of users runs, except output functions of types.
+ * Model: a template is text with names of columns in braces.  Values are escaped like
+ * parts in lock_key(); the text is not, so a ":" in the text separates parts.  Each
+ * statement reads the template anew for each relation and looks up columns by name, so
+ * the next write notices a column that was dropped or renamed.
+ *
+ * Locking: none.  The only user code that runs is output functions of types.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +33,7 @@
 #include "base/str.h"
 #include "guard/template.h"
 
-/* The beginning of a text, for a message */
+/* The first bytes of a text, for a message */
 static char *
 show_start(const char *text)
 {
@@ -51,7 +53,7 @@ bad_template(AlTemplateProblem *problem, const char *template, const char *detai
 	return false;
 }
 
-/* The number and type of a column; or 0, and why a template cannot name it */
+/* The number and type of a column; or 0, and in "problem" why a template cannot name it */
 static AttrNumber
 find_column(Oid relid, const char *name, Oid *type, AlTemplateProblem *problem)
 {
@@ -93,7 +95,7 @@ add_piece(AlTemplate *guard)
 	return &guard->pieces[guard->count++];
 }
 
-/* Read a template into the current memory context; false: it does not fit */
+/* Read a template into the current memory context; false, and "problem", if it does not fit */
 bool
 al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateProblem *problem)
 {
@@ -130,7 +132,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 		}
 		else
 		{
-			/* In no server encoding is a brace part of another character. */
+			/* A brace is not part of another character in any server encoding. */
 			appendStringInfoChar(&literal, *p);
 			length++;
 			p += (*p == '{' || *p == '}') && p[1] == *p ? 2 : 1;
@@ -145,7 +147,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 	return true;
 }
 
-/* Read a template for a table, or raise why it does not fit */
+/* Read a template for a table; raises 22023, 42703 or 0A000 if it does not fit */
 void
 al_template_require(Relation rel, const char *template, AlTemplate *guard)
 {
@@ -160,7 +162,7 @@ al_template_require(Relation rel, const char *template, AlTemplate *guard)
 				 errtable(rel)));
 }
 
-/* The template of a table that has none: its name, and the columns of its primary key */
+/* The template for a table without a guard: its name, and the columns of its primary key */
 void
 al_template_default(Relation rel, const AttrNumber *columns, int count, AlTemplate *guard)
 {
@@ -186,6 +188,7 @@ al_template_default(Relation rel, const AttrNumber *columns, int count, AlTempla
 static void
 append_value(AlTemplatePiece *piece, Relation rel, Datum value, bool is_null, StringInfo key)
 {
+	Assert(piece->column > 0 && piece->column <= RelationGetNumberOfAttributes(rel));
 	if (is_null)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -197,12 +200,13 @@ append_value(AlTemplatePiece *piece, Relation rel, Datum value, bool is_null, St
 	al_part_append(&piece->part, value, key);
 }
 
-/* Append the key of a row to a buffer; raises 22004 for a NULL in the key */
+/* Append the key of a row to a buffer; raises 22004 for a NULL in a column of the key */
 void
 al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo key)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
+	Assert(guard->count > 0 && guard->relid == RelationGetRelid(rel));
 	for (int i = 0; i < guard->count; i++)
 	{
 		AlTemplatePiece *piece = &guard->pieces[i];
@@ -219,11 +223,12 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 	}
 }
 
-/* The same, for a row of which there are the values of all columns */
+/* The same, for a row that is given as the values of all columns */
 void
 al_template_key_of_values(const AlTemplate *guard, Relation rel,
 						  const Datum *values, const bool *nulls, StringInfo key)
 {
+	Assert(guard->count > 0 && guard->relid == RelationGetRelid(rel));
 	for (int i = 0; i < guard->count; i++)
 	{
 		AlTemplatePiece *piece = &guard->pieces[i];
@@ -235,7 +240,7 @@ al_template_key_of_values(const AlTemplate *guard, Relation rel,
 	}
 }
 
-/* Do two versions of a row certainly have the same key? */
+/* Do two versions of a row have the same key?  False if that is not certain. */
 bool
 al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row, HeapTuple new_row)
 {
@@ -262,7 +267,7 @@ al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row
 	return true;
 }
 
-/* May a role read the columns of a template in its table, or all of an ancestor? */
+/* May a role read the template's columns of the table, or all columns of an ancestor? */
 static bool
 may_read(const AlTemplate *guard, Oid relid, Oid role)
 {
@@ -281,8 +286,8 @@ may_read(const AlTemplate *guard, Oid relid, Oid role)
 }
 
 /*
- * May a role see the key of a row, and so the values in it?  Partitions are usually
- * read through an ancestor, so privileges on that count too.
+ * May a role see the values in the key of a row?  Privileges on an ancestor count too,
+ * since partitions are usually read through one.
  */
 bool
 al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role)

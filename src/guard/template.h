@@ -1,6 +1,8 @@
 /*
  * template.h
  *		Key templates.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_GUARD_TEMPLATE_H
 #define AL_GUARD_TEMPLATE_H
@@ -20,7 +22,7 @@ typedef struct AlTemplatePiece
 	AlPart		part;
 } AlTemplatePiece;
 
-/* A template as it was read for a relation */
+/* A template, read for one relation */
 typedef struct AlTemplate
 {
 	Oid			relid;

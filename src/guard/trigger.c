@@ -1,15 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * trigger.c
- *		The guard of a table: no write without the lock that covers the row.
+ *		The guard of a table: a write needs the lock that covers the row.
  *
- * Model: lock_protect() puts a trigger on the table, and nothing else records that
- * the table is protected.  Before a row is written, the trigger makes the row's key
- * from its template, and pins that key (lease/pin.c) for the owner in
- * atomic_lock.owner, who must hold it in exclusive mode.  The trigger's name makes it
- * fire after other BEFORE triggers, so it sees the row as they left it.  Where another
- * trigger fires after it all the same, every write fails.  An AFTER trigger would fail
- * too late in a statement that takes longer than the lease; see doc/design.md.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: lock_protect() creates a trigger on the table, which is the only record that
+ * the table is protected.
+ *
+ * 1. Before a row is written, the trigger makes the row's key from its template.
+ * 2. It pins that key (lease/pin.c) for the owner in atomic_lock.owner, who must hold the
+ *    key in exclusive mode.  The pin keeps the holding to the end of the transaction.
+ * 3. If an UPDATE changes the key, the new key is pinned too.
+ *
+ * The trigger's name makes it fire after other BEFORE triggers, so it sees the row as they
+ * left it.  If another trigger could fire later, every write fails.  An AFTER trigger
+ * would fail too late in a statement that takes longer than the lease; see doc/design.md.
  *
  * Locking rules: those of pins.  The writer needs no privileges on atomic_lock.
  *
@@ -43,7 +49,7 @@
 #include "shmem/stat.h"
 #include "table/catalog.h"
 
-/* A foreign key's action runs as the owner of the table, for the outer role. */
+/* May both roles see the key?  A foreign key's action runs as the table's owner. */
 static bool
 may_see_key(const AlTemplate *guard, Relation rel)
 {
@@ -52,9 +58,9 @@ may_see_key(const AlTemplate *guard, Relation rel)
 }
 
 /*
- * Pin the lock that covers a row.  Raises what al_raise_guard() does unless the
- * session's owner holds it in exclusive mode; LK005 if it does by another grant than the
- * session presents; and LK010 for a key of another server.
+ * Pin the lock that covers a row.  If the session's owner does not hold the lock in
+ * exclusive mode, raises as al_raise_guard() does; LK005 if the owner holds it by another
+ * grant than the session presents; LK010 for a key of another server.
  */
 static void
 guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
@@ -79,6 +85,7 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	if (has_owner)
 	{
 		pin = al_pin(name, owner, &result);
+		Assert(pin == NULL || pin->slot >= AL_SLOT_EXCLUSIVE);
 		if (pin && pin->slot == AL_SLOT_EXCLUSIVE && al_is_session_token(pin->fencing_token))
 			return;
 		if (pin)
@@ -107,7 +114,7 @@ al_find_trigger(Relation rel, const char *name)
 	return NULL;
 }
 
-/* Could both of two triggers fire in one session? */
+/* Can two triggers fire in the same session? */
 static bool
 fire_together(const Trigger *a, const Trigger *b)
 {
@@ -117,8 +124,8 @@ fire_together(const Trigger *a, const Trigger *b)
 }
 
 /*
- * May a row be moved to a partition by an UPDATE that its guard has judged, so that BEFORE
- * INSERT triggers of the partition see the row after the guard?
+ * Can an UPDATE that a guard has judged move a row to this partition?  BEFORE INSERT
+ * triggers of the partition then see the row after the guard.
  */
 static bool
 takes_moved_rows(Relation rel, const Trigger *guard)
@@ -128,9 +135,9 @@ takes_moved_rows(Relation rel, const Trigger *guard)
 }
 
 /*
- * A BEFORE trigger that could change the row that a guard has seen, or NULL: it fires
- * after the guard, for an event of the guard that stores a row.  PostgreSQL fires the
- * triggers of a relation in the order of their list.
+ * A BEFORE trigger that could change a row after the guard has seen it, or NULL.  It fires
+ * after the guard, at INSERT or UPDATE, if that is an event of the guard.  PostgreSQL
+ * fires the triggers of a relation in the order of their list.
  */
 static const Trigger *
 find_later_trigger(Relation rel, const Trigger *guard)
@@ -139,6 +146,7 @@ find_later_trigger(Relation rel, const Trigger *guard)
 	bool		takes_moved = takes_moved_rows(rel, guard);
 	bool		is_later = false;
 
+	Assert(desc != NULL);		/* it has the guard */
 	for (int i = 0; desc && i < desc->numtriggers; i++)
 	{
 		const Trigger *other = &desc->triggers[i];
@@ -163,7 +171,7 @@ later_trigger_message(Relation rel, const Trigger *later)
 					RelationGetRelationName(rel));
 }
 
-/* Raise 55000 if another trigger could change the row that a guard of the table has seen */
+/* Raise 55000 if another trigger could change a row after the guard has seen it */
 void
 al_require_last_trigger(Relation rel, const Trigger *guard)
 {
@@ -184,7 +192,7 @@ al_require_last_trigger(Relation rel, const Trigger *guard)
 				 errtable(rel)));
 }
 
-/* Raise 55000: TRUNCATE would not ask for the locks of the rows */
+/* Raise 55000, because TRUNCATE does not check the locks of the rows */
 void
 al_refuse_truncate(Relation rel)
 {
@@ -200,8 +208,8 @@ al_refuse_truncate(Relation rel)
 PG_FUNCTION_INFO_V1(atomic_lock_guard);
 
 /*
- * lock_guard(template): the trigger function of row and TRUNCATE triggers.  Where guards
- * are not enforced, writes pass with a library of any version.
+ * lock_guard(template): the function of row and TRUNCATE triggers.  The version of the
+ * library is checked only while guards are enforced.
  */
 Datum
 atomic_lock_guard(PG_FUNCTION_ARGS)
@@ -227,7 +235,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	al_check_version();
 	if (TRIGGER_FIRED_BY_TRUNCATE(event))
 	{
-		/* A detached partition has lost its row trigger, but kept this one. */
+		/* A detached partition loses its row trigger and keeps this one. */
 		if (al_find_trigger(rel, AL_ROW_TRIGGER) == NULL)
 			return PointerGetDatum(NULL);
 		al_refuse_truncate(rel);
@@ -251,9 +259,9 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_guard_problem(relation, guard): why each write that the trigger "guard" fires
- * for will fail; NULL also where the table is being altered, since that is not waited for,
- * or has been dropped
+ * app_lock_guard_problem(relation, guard): why each write will fail that fires the trigger
+ * "guard"; NULL if there is no problem, or the table was dropped or cannot be locked at
+ * once because it is being altered
  */
 AL_FUNCTION(atomic_lock_guard_problem)
 {

@@ -1,13 +1,15 @@
 /*
  * trigger.h
  *		The guard of a table.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_GUARD_TRIGGER_H
 #define AL_GUARD_TRIGGER_H
 
 #include "base/compat.h"
 
-/* Triggers fire in the order of their names, and these names sort last. */
+/* Triggers fire in the order of their names; these names sort last. */
 #define AL_ROW_TRIGGER		"~atomic_lock_guard"
 #define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
 

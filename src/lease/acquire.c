@@ -3,21 +3,25 @@
  * acquire.c
  *		Acquire one key or a set, with or without waiting; convert; steal.
  *
- * Model: a key is attempted (lease/attempt.c).  If that is refused and the request
- * waits, the key is attempted again in the queue (shmem/queue.c).  Then the grant is
- * written (lease/grant.c).
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * The keys of a set are attempted in their order, and written when all are claimed,
- * so that a refusal leaves nothing to undo.  A request that waits for a key keeps its
- * claims on the keys before.  Keys that the owner holds already are claimed last,
- * since the owner's heartbeats would wait for that claim.
+ * Model: for one key,
  *
- * An upgrade waits until the other owners that share the key leave.  Two upgrades of
- * a key would wait for each other, so the second is refused.  A claim tells which is
- * first.
+ *	1.	attempt the key (lease/attempt.c);
+ *	2.	if that is refused and the request waits, join the queue (shmem/waiters.c);
+ *	3.	attempt again and sleep in turns, until granted, timed out, or in a deadlock;
+ *	4.	leave the queue, and write the grant (lease/grant.c).
  *
- * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on
- * it need not wait for that call.  A refused set drops its claims.
+ * The keys of a set are attempted in order, and written when all are claimed, so that a
+ * refusal leaves nothing to undo.  A request that waits for a key keeps its claims on the
+ * keys before.  Keys that the owner already holds are claimed last, since that owner's
+ * heartbeats would wait for the claim.
+ *
+ * An upgrade, from shared to exclusive, waits for the other sharers.  Upgrades by two owners
+ * would wait for each other, so the second, which does not get the upgrade claim, is refused.
+ *
+ * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on it
+ * need not wait for that call.  A refused set drops its claims.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,6 +36,7 @@
 #include "base/clock.h"
 #include "base/key.h"
 #include "base/owner.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
@@ -46,9 +51,9 @@
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
@@ -57,11 +62,11 @@
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
 
-/* So often a call tries to write a grant while its row is being taken, and the pause */
+/* Maximum number of attempts to write a grant, and the microseconds between them */
 #define MOST_TRIES			10
 #define TRY_PAUSE			1000L
 
-/* Can waiting help? */
+/* Can waiting remove this obstacle? */
 static bool
 may_pass(AlOutcome outcome)
 {
@@ -69,7 +74,7 @@ may_pass(AlOutcome outcome)
 		outcome == AL_CLOSED || outcome == AL_QUEUED;
 }
 
-/* For how many microseconds the obstacle lets a waiter sleep */
+/* Microseconds until a waiter has to look again because of the obstacle */
 static int64
 time_to_look(const AlAttempt *attempt)
 {
@@ -79,13 +84,13 @@ time_to_look(const AlAttempt *attempt)
 	/* Only the first waiter has to look when the lease ends. */
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
-	/* Those who may take the other places need not end before that. */
+	/* The end of the first holding frees a seat, even if the pending ones stay. */
 	if (result->outcome == AL_CLAIMED)
 		at = result->is_full ? attempt->soonest : DT_NOEND;
 	if (result->outcome == AL_QUEUED)
 		at = attempt->line_until;
 	if (!may_pass(result->outcome) || at == DT_NOEND ||
-		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), PG_INT64_MAX, NULL))
+		al_waiters_precede(attempt->key, al_attempt_is_open(attempt), PG_INT64_MAX, NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -102,13 +107,13 @@ leave_queue(int code, Datum arg)
 	Wait	   *wait = (Wait *) DatumGetPointer(arg);
 
 	AL_TEST_POINT("leaving");
-	al_queue_leave(false, 0);
+	al_waiters_leave(false, 0);
 	if (al_tickets_any())
 		al_line_missed();
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
-/* Does the owner share the key, and want it exclusively? */
+
 static bool
 is_upgrade(const AlAttempt *attempt)
 {
@@ -116,10 +121,9 @@ is_upgrade(const AlAttempt *attempt)
 }
 
 /*
- * Try until the key is granted, the wait is over, or the request must join the queue
- * anew because it has become an upgrade, or is none any more.  Of an owner's sessions
- * that upgrade, one has the claim that says so, and the next gets it when that
- * leaves.
+ * Attempt the key until it is granted or finally refused, or until the request becomes an
+ * upgrade, or ceases to be one, and must queue anew.  If several sessions of one owner
+ * upgrade, another one gets the upgrade claim when the first leaves.
  */
 static void
 attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
@@ -136,7 +140,7 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
-		al_queue_look();
+		al_waiters_look();
 		if (as_upgrade && !*is_first_upgrade)
 			*is_first_upgrade = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
@@ -160,16 +164,18 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 
 		sleep = Min(time_to_look(attempt),
 					Min(start + attempt->request->wait, *next_search) - al_monotonic_now());
+		elog(DEBUG3, "lock \"%s\": sleeping for at most " INT64_FORMAT " us after outcome %d",
+			 al_display(attempt->key->name), Max(sleep, 0), (int) result->outcome);
 		table_close(*rel, RowExclusiveLock);
-		al_queue_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
+		al_waiters_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
 		al_key_recheck(attempt->key);
 	}
 }
 
 /*
- * The number that tells a waiter from tickets: that of the owner's ticket, or one that is
- * higher than all there are, or 0 where there is none.
+ * The number that orders a waiter among tickets: the number of the owner's own ticket, or
+ * one above all existing tickets, or 0 where the key has no ticket.
  */
 static int64
 arrival_of(const AlAttempt *attempt, bool *has_ticket)
@@ -183,7 +189,7 @@ arrival_of(const AlAttempt *attempt, bool *has_ticket)
 	return *has_ticket ? line.mine.number : al_fence_draw(1);
 }
 
-/* Wait in the queue; true: the request is granted or refused, false: wait anew */
+/* Wait in the queue; true: the request is granted or finally refused, false: queue anew */
 static bool
 wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search)
 {
@@ -195,24 +201,30 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	bool		has_ticket;
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
+	Assert(!attempt->is_claimed && !attempt->has_seats);
 	if (as_upgrade && !is_first_upgrade &&
-		al_queue_has_upgrade(attempt->key, &request->owner))
+		al_waiters_has_upgrade(attempt->key, &request->owner))
 	{
+		elog(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
 		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
 	arrival = arrival_of(attempt, &has_ticket);
+	elog(as_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joining the queue%s, arrival " INT64_FORMAT,
+		 al_display(attempt->key->name), as_upgrade ? " to upgrade" : "", arrival);
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
-		al_queue_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
-					  as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
+		al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
+						as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
-	al_queue_leave(al_is_granted(result) && attempt->is_claimed, attempt->taken);
+	al_waiters_leave(al_is_granted(result) && attempt->is_claimed, attempt->seats_used);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
+	elog(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
+		 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
 	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
@@ -221,17 +233,16 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 }
 
 /*
- * Try to get a key until the request's wait is over, counted from "start", which is
- * of al_monotonic_now().  Outcomes: those of al_attempt(), and after a wait
- * AL_TIMEOUT and AL_DEADLOCK.  An interrupt raises an error, and the backend leaves
- * the queue.
+ * Try to get a key until request->wait microseconds after "start", a time of
+ * al_monotonic_now().  Outcomes: those of al_attempt(), and after a wait AL_TIMEOUT and
+ * AL_DEADLOCK.  An interrupt raises an error, and the backend leaves the queue.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
 
-	/* This may read many rows, and register a callback, so it comes before the queue. */
+	/* Read many rows, and register a callback, before joining the queue. */
 	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
 	{
 		al_terms_of(attempt->key, attempt->request, &attempt->terms);
@@ -245,7 +256,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		if (may_pass(attempt->result->outcome))
 		{
 			AL_TEST_POINT("refused");
-			/* What a quota refuses now would most likely be refused after the wait, too. */
+			/* A quota that is used up now is probably still used up after the wait. */
 			al_quota_check(*rel, attempt);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
@@ -274,13 +285,14 @@ void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	int64		start = request->wait > 0 ? al_monotonic_now() : 0;
 
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
 		List	   *quotas;
 		bool		is_written;
 
-		al_attempt_in_turn(rel, &attempt);
+		attempt_since(rel, &attempt, start);
 		if (!al_is_granted(result))
 			break;
 		AL_TEST_POINT("before-grant");
@@ -289,24 +301,29 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		al_quota_end(quotas);
 		if (is_written)
 			return;
+		elog(DEBUG3, "lock \"%s\": attempting again after %d tries", al_display(key->name), tries + 1);
 		al_attempt_drop(&attempt);
 		pg_usleep(TRY_PAUSE);
 	}
+	al_attempt_count_refusal(key, result);
 	if (request->is_convert)
 		al_tell_forced(key, &request->owner, result);
 }
 
-/* The key of attempts[refused] was refused, and so is the set; returns "refused" */
+/* Refuse a set because of attempts[refused]; returns "refused" */
 static int
 refuse_set(AlAttempt *attempts, int count, int refused)
 {
+	Assert(refused >= 0 && refused < count);
+	elog(DEBUG3, "lock \"%s\": refusing a set of %d keys, outcome %d",
+		 al_display(attempts[refused].key->name), count, (int) attempts[refused].result->outcome);
 	for (int i = 0; i < count; i++)
 		al_attempt_drop(&attempts[i]);
 	al_attempt_count_refusal(attempts[refused].key, attempts[refused].result);
 	return refused;
 }
 
-/* Write the grants of a set, whose keys are all claimed */
+/* Write the grants of a set whose keys are all claimed, or raise an error */
 static void
 grant_set(Relation rel, AlAttempt *attempts, int count)
 {
@@ -314,16 +331,19 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 	int			tokens = 0;
 	int64		token = 0;
 
-	/* All backends draw from one page, so draw all tokens at once. */
+	/* All backends draw from one page, so draw the tokens of the set at once. */
 	for (int i = 0; i < count; i++)
+	{
+		Assert(al_is_granted(attempts[i].result));
 		tokens += attempts[i].result->outcome == AL_ACQUIRED;
+	}
 	if (tokens > 0)
 		token = al_fence_draw(tokens);
 	for (int i = 0; i < count; i++)
 	{
 		if (attempts[i].result->outcome == AL_ACQUIRED)
 			attempts[i].token = token++;
-		/* Earlier keys may have been written already, and the error undoes that. */
+		/* Earlier keys may have been written already; the error undoes them. */
 		if (!al_grant(rel, &attempts[i]))
 			al_raise(attempts[i].key, attempts[i].result);
 	}
@@ -331,10 +351,10 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 }
 
 /*
- * Acquire all keys of a set, which are in order, or none.  "requests" has the exclusive one
- * and the shared one, which have the same owner, and "is_shared" tells which each key is for.
- * The wait is for the whole set.  Returns -1 if all are granted.  Otherwise returns the index of the key that
- * was refused, and only the result for that key is valid.
+ * Acquire all keys of a set, or none.  The keys are sorted.  "requests" has the exclusive and
+ * the shared request, with the same owner and wait; "is_shared" has the mode of each key.  The
+ * wait is for the whole set.  Returns -1 if all are granted; otherwise the index of the
+ * refused key, and only that key's result is valid.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
@@ -346,7 +366,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	int64		waited = 0;
 
 	requests[false].owner.in_index = requests[true].owner.in_index = true;
-	/* No key is waited for where another one is refused in any case. */
+	/* Check the terms of all keys first: do not wait where another key cannot be granted. */
 	for (int i = 0; i < count; i++)
 	{
 		attempts[i].key = &keys[i];
@@ -360,7 +380,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		int			i = list_nth_int(order, done);
 
 		attempt_since(rel, &attempts[i], start);
-		/* A policy may be new since then. */
+		/* A policy may have changed during the wait. */
 		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
 		waited = Max(waited, results[i].waited);
 		if (!al_is_granted(&results[i]))
@@ -388,7 +408,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	return -1;
 }
 
-/* Grant a key that was taken from somebody else, in the mode of the request */
+/* Grant a key whose holdings the caller has ended, in the mode of the request */
 static void
 grant_stolen(Relation rel, AlAttempt *attempt)
 {
@@ -401,15 +421,15 @@ grant_stolen(Relation rel, AlAttempt *attempt)
 	quotas = al_quota_claim_attempts(rel, attempt, 1);
 	(void) al_grant(rel, attempt);
 	al_quota_end(quotas);
-	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
+	/* The ticket that has the offer cannot take the key: withdraw the offer, keep the ticket. */
 	if (!attempt->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
 		line.is_offered)
 		(void) al_ticket_offer(attempt->key, &nobody, 0);
 }
 
 /*
- * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings
- * that this ended: a list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
+ * End the holdings of a key and grant the key to an owner, past the line.  Returns copies of
+ * the holdings that were ended, AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *reason,
@@ -423,15 +443,16 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, reason, result);
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
+	elog(DEBUG1, "lock \"%s\": stolen from %d holdings", al_display(key->name), list_length(ended));
 	al_look(rel, key, &request->owner, AL_LOOK_OWN, &attempt.state);
 	grant_stolen(rel, &attempt);
 	return ended;
 }
 
 /*
- * Grant an owner what another grant made of a key, in the mode of that.  Returns what this
- * ended, as al_lease_steal() does.  Outcomes: AL_ACQUIRED; AL_CHANGED, AL_IN_TRANSACTION;
- * AL_HELD_BY_OWNER, where the owner holds the key already.
+ * End the holding with a fencing token, and grant its mode of the key to an owner.  Returns a
+ * list as al_lease_steal() does.  Outcomes: AL_ACQUIRED; AL_CHANGED, AL_IN_TRANSACTION;
+ * AL_HELD_BY_OWNER, where the owner already holds the key.
  */
 List *
 al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 token,

@@ -1,6 +1,8 @@
 /*
  * acquire.h
  *		Acquire, convert and steal.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_ACQUIRE_H
 #define AL_LEASE_ACQUIRE_H

@@ -1,24 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.c
- *		One attempt to get a key: may it be granted, and under which claim?
+ *		One attempt to get a key.
  *
- * Model: look, claim, look again, as in lease/state.c.  The first look only has to
- * find the usual refusals and which claim is needed.  The look under the claim
- * decides, and under the claim the grant is written (lease/grant.c).
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * An owner that has the key converts it, or acquires it in a stronger mode, without
- * waiting in the queue: while it holds the key, no waiter can have the key
- * exclusively.
+ * Model: look, claim, look again (lease/state.c).
  *
- * Where no more than a number of owners may share the key, they are counted last, while
- * nobody else can be let in by a limit.  Those who are let in without one are not kept
- * out, and count from the moment at which they are seen.
+ *	1.	Look at the rows without a claim.  This finds the usual refusals, and which claim
+ *		a grant needs (is_worth_claiming).
+ *	2.	Try to take that claim.
+ *	3.	Look and judge again under the claim (verify).  This decides.  Where the grant
+ *		needs another claim by now, drop this one and begin again.
+ *	4.	Where max_holders limits the sharers, claim the seats and count them.  This keeps
+ *		out other callers with a limit.  Those without one count as soon as they are seen.
+ *	5.	The caller writes the grant under the claim (lease/grant.c).
  *
- * Locking rules: claims are tried, without waiting, except for those of a sweep, or of a
- * transaction that has ended, which are usually gone within milliseconds: an attempt tries
- * for half a second to get past one.  A refused attempt drops its claim.  The places of a key are
- * claimed last, and waited for: nobody who has them waits for anything else.
+ * An owner that holds the key is not queued for a stronger mode: while it holds the key, no
+ * waiter can have the key exclusively.
+ *
+ * Locking rules: claims are tried without waiting.  Those of a sweep, or of a transaction
+ * that has ended, are usually gone within milliseconds, so an attempt retries for half a
+ * second.  A refused attempt drops its claim.  The seats are claimed last, and waited for:
+ * a session that has them waits for nothing else.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,27 +34,27 @@
 
 #include "atomic_lock.h"
 #include "base/compat.h"
-#include "base/policy.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/line.h"
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/contention.h"
-#include "shmem/queue.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
 #include "table/tickets.h"
 
-/* How often an attempt that meets such a claim tries again, and microseconds in between */
+/* Maximum number of retries past such a claim, and the microseconds between them */
 #define MOST_RETRIES	500
 #define RETRY_PAUSE		1000L
 
@@ -60,7 +64,7 @@ is_unreleased(const AlHolding *row)
 	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
 }
 
-/* A row that keeps the key closed, or NULL; shared ones keep nobody from sharing it */
+/* The row that keeps the key closed, or NULL; a shared row does not stop another sharer */
 static const AlHolding *
 find_closed(const AlAttempt *attempt)
 {
@@ -74,7 +78,7 @@ find_closed(const AlAttempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		/* Only min_hold lets what is left of a former share delay the owner itself. */
+		/* An owner's own former share delays that owner by min_hold only. */
 		if (al_is_closed(row, now) &&
 			(attempt->own == NULL || !al_is_owned_by(row, &attempt->request->owner) ||
 			 now < al_min_held_until(row)) &&
@@ -84,14 +88,14 @@ find_closed(const AlAttempt *attempt)
 	return last;
 }
 
-/* Does the mode of a holding allow all that is asked for? */
+/* Is the mode of a holding the requested one, or stronger? */
 static bool
 is_enough(const AlHolding *holding, bool is_shared)
 {
 	return is_shared || !al_is_shared(holding);
 }
 
-/* Take a live holding into account; result->holding is the longest one in the way */
+/* Note a live holding as the owner's or as an obstacle; result->holding: the longest obstacle */
 static void
 consider(AlAttempt *attempt, AlHolding *holding)
 {
@@ -114,21 +118,19 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * The oldest holding among those that this transaction has, and those that are over
- * but whose key the transaction has kept from others since; or NULL.  Its life goes
- * on in a new grant, for whichever owner: nobody may hold a lock for longer than
- * max_lifetime by releasing it and acquiring it again.
+ * The holding whose life a new grant continues, or NULL: the oldest among those of this
+ * transaction, and those that ended while it kept the key from others.  The owner does not
+ * matter: releasing a lock and acquiring it again must not extend it beyond max_lifetime.
  */
 static const AlHolding *
-find_kept(const AlAttempt *attempt)
+find_predecessor(const AlAttempt *attempt)
 {
 	const AlHolding *first = NULL;
 	ListCell   *cell;
 
-	if (!al_claimed_has(attempt->key->hash) ||
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
+	if (attempt->terms.max_lifetime <= 0 || !al_claimed_has(attempt->key->hash))
 		return NULL;
-	first = al_held_ended(attempt->key);
+	first = al_tx_ended(attempt->key);
 	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.rows.exclusive),
 									list_copy(attempt->state.rows.shared)),
 							  attempt->state.mine))
@@ -144,16 +146,15 @@ find_kept(const AlAttempt *attempt)
 }
 
 /*
- * Would the grant end at once, since nothing is left of its life?  Not if it renews
- * what the owner has and keeps the end of that, as renew() in lease/grant.c does.
+ * Would the grant end at once because max_lifetime has passed?  A renewal that keeps its
+ * current end is exempt: see renew() in lease/grant.c.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
 {
-	const AlHolding *began = attempt->own ? attempt->own : attempt->kept;
+	const AlHolding *began = attempt->own ? attempt->own : attempt->predecessor;
 
-	if (began == NULL || attempt->lifetime == AL_TRANSACTION ||
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
+	if (began == NULL || attempt->lifetime == AL_TRANSACTION || attempt->terms.max_lifetime <= 0)
 		return false;
 	if (attempt->own && attempt->own->lifetime != AL_TRANSACTION &&
 		(attempt->own->expires_at != DT_NOEND || attempt->lifetime == AL_SESSION))
@@ -168,10 +169,7 @@ refuse(AlResult *result, const AlHolding *why, AlOutcome outcome)
 	return outcome;
 }
 
-/*
- * Find what the owner has and what is in its way among the holdings seen, and the mode and
- * lifetime that the owner is to have.
- */
+/* Find the owner's holding and the obstacles; choose mode and lifetime of the grant */
 static void
 take_stock(AlAttempt *attempt)
 {
@@ -180,7 +178,7 @@ take_stock(AlAttempt *attempt)
 	ListCell   *cell;
 
 	attempt->own = NULL;
-	attempt->kept = NULL;
+	attempt->predecessor = NULL;
 	attempt->is_shared = request->is_shared;
 	attempt->lifetime = request->lifetime;
 	result->is_full = false;
@@ -191,7 +189,7 @@ take_stock(AlAttempt *attempt)
 		consider(attempt, lfirst(cell));
 	foreach(cell, attempt->state.mine)
 		consider(attempt, lfirst(cell));
-	/* The one among them that lasts longest is in the list. */
+	/* The list contains the one that lasts longest. */
 	if (result->others >= 0 && !request->is_shared)
 		result->others += attempt->state.rows.more;
 	if (request->keeps_own && attempt->own)
@@ -201,7 +199,7 @@ take_stock(AlAttempt *attempt)
 	}
 }
 
-/* The outcome for an owner that has the key; AL_ACQUIRED: the owner needs a new grant */
+/* The outcome for an owner that holds the key; AL_ACQUIRED: a new grant is needed */
 static AlOutcome
 judge_own(const AlAttempt *attempt)
 {
@@ -216,13 +214,13 @@ judge_own(const AlAttempt *attempt)
 		return refuse(attempt->result, own, AL_LIFETIME_EXCEEDED);
 	if (is_enough(own, attempt->is_shared))
 		return AL_REACQUIRED;
-	/* A shared lease cannot become exclusive just until the transaction ends. */
+	/* A shared lease cannot become exclusive for the rest of a transaction only. */
 	if (attempt->lifetime == AL_TRANSACTION && own->lifetime != AL_TRANSACTION)
 		return refuse(attempt->result, own, AL_HELD_BY_OWNER);
 	return AL_ACQUIRED;
 }
 
-/* What the request leads to, by the holdings seen and the clock */
+/* The outcome of the request, according to the holdings seen and the clock */
 static AlOutcome
 judge(AlAttempt *attempt)
 {
@@ -242,13 +240,13 @@ judge(AlAttempt *attempt)
 	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
 	if (closed)
 		return refuse(result, closed, AL_CLOSED);
-	attempt->kept = attempt->own ? NULL : find_kept(attempt);
-	if (attempt->kept && is_past_life(attempt))
-		return refuse(result, attempt->kept, AL_LIFETIME_EXCEEDED);
+	attempt->predecessor = attempt->own ? NULL : find_predecessor(attempt);
+	if (attempt->predecessor && is_past_life(attempt))
+		return refuse(result, attempt->predecessor, AL_LIFETIME_EXCEEDED);
 	return AL_ACQUIRED;
 }
 
-/* Would the request share the key with any number of others? */
+/* Would the request share the key with an unlimited number of others? */
 bool
 al_attempt_is_open(const AlAttempt *attempt)
 {
@@ -256,13 +254,13 @@ al_attempt_is_open(const AlAttempt *attempt)
 }
 
 /*
- * Would taking the key overtake anybody, in a call or with a ticket?  While the key is
- * offered to a ticket, nobody else gets it.  "first" is as for al_queue_is_behind().
+ * Does a waiter or a ticket come before this request?  While the key is offered to a
+ * ticket, only that ticket's owner gets the key.  "first" is as for al_waiters_precede().
  */
 static bool
 is_behind(AlAttempt *attempt, char **first)
 {
-	int64		arrival = al_queue_arrival();
+	int64		arrival = al_waiters_arrival();
 	AlLine		line;
 
 	attempt->line_until = DT_NOEND;
@@ -275,9 +273,13 @@ is_behind(AlAttempt *attempt, char **first)
 		if (line.is_offered || line.first.number < arrival)
 		{
 			attempt->line_until = line.until;
-			/* The key is free, and nobody has told those who may have it. */
+			/* The key is free, but no commit has offered it to the first ticket. */
 			if (!line.is_offered)
+			{
+				elog(DEBUG1, "lock \"%s\": free, but not offered to ticket %lld",
+					 al_display(attempt->key->name), (long long) line.first.number);
 				al_line_missed();
+			}
 			if (first)
 			{
 				*first = text_to_cstring(line.first.holder);
@@ -287,42 +289,37 @@ is_behind(AlAttempt *attempt, char **first)
 			return true;
 		}
 	}
-	return al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), arrival, first);
+	return al_waiters_precede(attempt->key, al_attempt_is_open(attempt), arrival, first);
 }
 
 /*
- * Does somebody come first?  Not if the owner has the key, or if this transaction has
- * taken it, or released it: what is not committed was never offered to others.  Who only
- * shares the key lets nobody else in.
+ * Must the request queue behind others?  Not if the owner holds the key, or if this
+ * transaction has taken the key exclusively or released it: before the commit, the key is not
+ * free for others.  Sharing the key gives a transaction no such right.
  */
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
-	attempt->had_taken = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
-		(al_claim_is_taken(attempt->key->hash) || al_claimed_has_freed(attempt->key->hash));
-	return attempt->own == NULL && !attempt->had_taken && is_behind(attempt, first);
+	attempt->is_ours = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
+		(al_claim_is_mine_alone(attempt->key->hash) || al_claimed_has_freed(attempt->key->hash));
+	return attempt->own == NULL && !attempt->is_ours && is_behind(attempt, first);
 }
 
-/*
- * Which rows of shared holdings does the request depend on?  Those of others do not keep
- * anybody from sharing the key; a limit counts them apart.
- */
+/* The rows of shared holdings that decide: for a sharer its own; has_seat() counts others */
 static AlLook
 rows_to_see(const AlAttempt *attempt)
 {
-	/* find_kept() wants to see what this transaction has kept. */
-	if (al_claimed_has(attempt->key->hash) &&
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) > 0)
+	/* find_predecessor() needs the rows that this transaction has kept. */
+	if (attempt->terms.max_lifetime > 0 && al_claimed_has(attempt->key->hash))
 		return AL_LOOK_ALL;
 	return attempt->request->is_shared ? AL_LOOK_OWN : AL_LOOK_SOME;
 }
 
 /*
- * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
- * of shared holdings are left out where there is a live exclusive lease.  To share
- * the key without a limit, they matter before the claim only if the owner may have one
- * of them: then it need not wait in the queue, or until a closed key is open, and for
- * the lifetime of a transaction it needs another claim.
+ * Look at the holdings of the key without a claim.  Unless "all" is set, skip the rows of
+ * shared holdings where a live exclusive lease decides; and for a request to share without a
+ * limit, unless a share of the same owner would matter: it passes the queue and a closed
+ * key, and needs another claim for the lifetime of a transaction.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -330,11 +327,11 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
-	attempt->made = al_sole_entries(attempt->key);
+	attempt->entries = al_sole_entries(attempt->key);
 	al_table_find(rel, attempt->key, &state->rows.exclusive);
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	state->mine = al_held_mine(attempt->key);
+	state->mine = al_tx_mine(attempt->key);
 	if (!all)
 	{
 		TimestampTz now = GetCurrentTimestamp();
@@ -344,7 +341,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 		if (al_attempt_is_open(attempt) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
 			!al_is_closed(&state->rows.exclusive, now) &&
-			!al_queue_is_behind(attempt->key, true, PG_INT64_MAX, NULL) &&
+			!al_waiters_precede(attempt->key, true, PG_INT64_MAX, NULL) &&
 			!al_tickets_may_be())
 			return;
 	}
@@ -353,31 +350,30 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * Look at the rows of the key under the claim.  Where there was no row, or no row of
- * a shared holding, there is none now if the index was given no entry since.
+ * Look at the rows of the key under the claim.  Rows that the first look did not find still
+ * do not exist if the index was given no entry since.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
 {
 	AlState    *state = &attempt->state;
-	bool		made = attempt->made == 0 ||
-		attempt->made != al_sole_entries(attempt->key);
+	bool		is_unchanged = al_sole_is_unchanged(attempt->key, attempt->entries);
 
-	if (made || !state->rows.exclusive.is_new)
+	if (!is_unchanged || state->rows.exclusive.sole != AL_SOLE_NONE)
 		al_table_find_again(rel, attempt->key, &state->rows.exclusive);
 	state->rows.shared = NIL;
 	state->rows.more = 0;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
-	if (made)
-		state->rows.exclusive.is_alone = false;
+	if (!is_unchanged)
+		state->rows.exclusive.sole = AL_SOLE_UNKNOWN;
 	al_find_shared(rel, attempt->key, &attempt->request->owner, rows_to_see(attempt), state);
-	if (attempt->claim.mode == AL_CLAIM_TAKE && state->rows.exclusive.is_alone &&
+	if (attempt->claim.mode == AL_CLAIM_TAKE && state->rows.exclusive.sole != AL_SOLE_UNKNOWN &&
 		!al_has_new_storage(rel))
 		al_sole_set(attempt->key, true);
 }
 
-/* Which claim does the grant need?  *owner is as for al_claim().  False: none. */
+/* Which claim does the grant need?  *owner is as for al_claim().  False: no claim. */
 static bool
 needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 {
@@ -401,7 +397,7 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 	return true;
 }
 
-/* Does the claim do for what was judged under it, and does nobody come before us? */
+/* Does the claim allow the outcome that was judged under it, and is nobody before us? */
 static bool
 is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
@@ -412,10 +408,10 @@ is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
-		attempt->had_taken || !is_behind(attempt, NULL);
+		attempt->is_ours || !is_behind(attempt, NULL);
 }
 
-/* Does a pin of an expired exclusive lease keep us from sharing the key? */
+/* Has another transaction pinned an expired exclusive lease, so that we must not share? */
 static bool
 is_pinned(const AlAttempt *attempt, AlClaimMode mode)
 {
@@ -423,7 +419,7 @@ is_pinned(const AlAttempt *attempt, AlClaimMode mode)
 		is_unreleased(&attempt->state.rows.exclusive) && !al_claim_may_share(&attempt->claim);
 }
 
-/* Another transaction's claim is in the way: say whose */
+/* Another transaction's claim is in the way: describe it in the result */
 static void
 explain_claim(AlAttempt *attempt)
 {
@@ -433,21 +429,21 @@ explain_claim(AlAttempt *attempt)
 	result->outcome = AL_CLAIMED;
 	result->others = -1;
 	memset(&result->holding, 0, sizeof(AlHolding));
-	foreach(cell, al_held_by_others(attempt->key))
+	foreach(cell, al_tx_by_others(attempt->key))
 	{
 		const AlHolding *holding = lfirst(cell);
 
 		if (attempt->is_shared && al_is_shared(holding) && holding->owner &&
 			!al_is_owned_by(holding, &attempt->request->owner))
 		{
-			/* If its claim is in the way, it has converted to shared. */
+			/* A sharer whose claim is in the way has converted to shared. */
 			if (result->outcome == AL_CLAIMED)
 				result->holding.lifetime = AL_TRANSACTION;
 			continue;
 		}
 		if (holding->holder == NULL)
 		{
-			/* It is held by its lifetime, but by whom is not known. */
+			/* The transaction holds the key, but its holder is not known. */
 			if (result->outcome == AL_CLAIMED)
 				result->holding = *holding;
 			continue;
@@ -461,90 +457,74 @@ explain_claim(AlAttempt *attempt)
 }
 
 /*
- * An owner that does not hold a key cannot convert it: make sure by a look at all
- * rows at once.  What it holds by a transaction elsewhere, or has acquired in one that
- * is unfinished, is in the way until that ends.
+ * Look thoroughly for the holding to convert, which the first look did not find.  One in an
+ * unfinished transaction of another session is an obstacle until that ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
-	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner,
-											   &result->is_in_use);
-	bool		was_claimed;
+	AlOwnClaim	ask = {.rel = rel, .key = attempt->key, .owner = &attempt->request->owner, .result = result};
+	const AlHolding *elsewhere = al_where_is_it(&ask, al_claim_has_others(attempt->key->hash));
 
-	do
+	if (elsewhere == NULL)
 	{
-		was_claimed = al_claim_is_others(attempt->key->hash);
-		al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
+		attempt->state = ask.state;
 		result->outcome = judge(attempt);
-		if (attempt->own == NULL && elsewhere == NULL && was_claimed)
-			elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
-		/* What had a claim at the look may have been committed after it. */
-	} while (attempt->own == NULL && elsewhere == NULL && was_claimed &&
-			 !al_claim_is_others(attempt->key->hash));
-	if (attempt->own == NULL && elsewhere && elsewhere->lifetime != AL_TRANSACTION)
-	{
-		result->outcome = AL_CLAIMED;
-		result->holding = *elsewhere;
-		result->blocker = elsewhere->pid;
+		return;
 	}
-	else if (attempt->own == NULL && elsewhere)
-	{
-		/* A holding that is not shown in shared memory has no label to tell. */
-		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;
-		result->holding = *elsewhere;
-		result->others = 0;
-		result->blocker = elsewhere->pid;
-	}
+	/* The label of a holding that shared memory does not show is not known. */
+	result->outcome = elsewhere->lifetime == AL_TRANSACTION && elsewhere->holder ? AL_HELD : AL_CLAIMED;
+	result->others = elsewhere->lifetime == AL_TRANSACTION ? 0 : -1;
+	result->blocker = elsewhere->pid;
+	result->holding = *elsewhere;
 }
 
-/* Does the grant take one of a limited number of places? */
+/* Does the grant take one of a limited number of seats? */
 static bool
-needs_place(const AlAttempt *attempt)
+needs_seat(const AlAttempt *attempt)
 {
 	return attempt->result->outcome == AL_ACQUIRED && attempt->own == NULL &&
 		attempt->terms.max_holders > 0;
 }
 
 /*
- * Is there a place for one more among those who share the key?  If not, the result says
- * who is in the way: the holding with whose end there is a place, or an unfinished
- * transaction.  Unless the places are claimed, only a refusal is certain.
+ * Is a seat free?  If not, the result has the holding whose end frees one, or an unfinished
+ * transaction.  Without a claim on the seats, only a refusal is certain.
  */
 static bool
-has_place(Relation rel, AlAttempt *attempt)
+has_seat(Relation rel, AlAttempt *attempt)
 {
 	int			limit = attempt->terms.max_holders;
 	AlResult   *result = attempt->result;
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
-	AlPlaces	places;
+	AlSeats	seats;
 
 	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0),
-					 attempt->has_places, &places);
-	places.held += in_transactions;
-	result->holders = places.held + 1;
-	attempt->taken = result->holders + places.pending;
-	if (attempt->taken <= limit)
+					 attempt->has_seats, &seats);
+	seats.held += in_transactions;
+	result->holders = seats.held + 1;
+	attempt->seats_used = result->holders + seats.pending;
+	if (attempt->seats_used <= limit)
 		return true;
 
 	result->is_full = true;
-	attempt->soonest = places.soonest;
-	result->others = places.held - 1;
-	result->outcome = places.held >= limit ? AL_HELD : AL_CLAIMED;
-	result->holding = places.first;
+	attempt->soonest = seats.soonest;
+	result->others = seats.held - 1;
+	result->outcome = seats.held >= limit ? AL_HELD : AL_CLAIMED;
+	result->holding = seats.first;
 	if (result->outcome == AL_CLAIMED)
 	{
-		result->holding = places.one_pending;
+		result->holding = seats.one_pending;
 		result->blocker = result->holding.pid;
 	}
 	else if (in_transactions >= limit)
 	{
 		List	   *transactions = list_concat(list_copy(attempt->state.mine),
-											   al_held_by_others(attempt->key));
+											   al_tx_by_others(attempt->key));
 
-		/* They may have ended since they were counted, and not all say whose they are. */
+		/* They may have ended since they were counted, and some have no known holder. */
 		if (transactions != NIL)
 			result->holding = *(AlHolding *) linitial(transactions);
 		if (result->holding.holder == NULL)
@@ -554,37 +534,35 @@ has_place(Relation rel, AlAttempt *attempt)
 	return false;
 }
 
-/*
- * Take one of a limited number of places, if there is one.  Nobody else is let in by a
- * limit until it is written.
- */
+/* Claim the seats, and take one; al_attempt_end_seats() gives back the claim */
 static bool
-take_place(Relation rel, AlAttempt *attempt)
+take_seat(Relation rel, AlAttempt *attempt)
 {
-	al_claim_places(attempt->key);
-	attempt->has_places = true;
-	return has_place(rel, attempt);
+	al_claim_seats(attempt->key);
+	attempt->has_seats = true;
+	return has_seat(rel, attempt);
 }
 
-/* The place of an attempt is written, or given up. */
+/* Give back the claim on the seats: the grant is written, or refused */
 void
-al_attempt_end_places(AlAttempt *attempt)
+al_attempt_end_seats(AlAttempt *attempt)
 {
-	if (attempt->has_places)
-		al_claim_places_end(attempt->key);
-	attempt->has_places = false;
+	if (attempt->has_seats)
+		al_claim_seats_end(attempt->key);
+	attempt->has_seats = false;
 }
 
+/* Drop the claims of an attempt that has written nothing */
 void
 al_attempt_drop(AlAttempt *attempt)
 {
-	al_attempt_end_places(attempt);
+	al_attempt_end_seats(attempt);
 	if (attempt->is_claimed)
 		al_claim_drop(&attempt->claim);
 	attempt->is_claimed = false;
 }
 
-/* May an attempt try again, because a sweep claimed the key, or the claim has gone? */
+/* Is the claim in the way one of a sweep, or gone or about to go, so that we may retry? */
 static bool
 may_retry(AlAttempt *attempt, int *retries)
 {
@@ -593,25 +571,24 @@ may_retry(AlAttempt *attempt, int *retries)
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
 	AL_TEST_POINT("claim-explained");
-	if (blocker != 0 && !al_queue_is_sweeping(blocker))
+	if (blocker != 0 && !al_waiters_is_sweeping(blocker))
 	{
 		/* A sweep may have ended since its claim was seen. */
 		explain_claim(attempt);
-		if (attempt->result->blocker == blocker && !al_queue_is_sweeping(blocker))
+		if (attempt->result->blocker == blocker && !al_waiters_is_sweeping(blocker))
 			return false;
 	}
 	else if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
 		*retries = MOST_RETRIES;	/* a prepared transaction's, or one that is new */
-	/* What was in the way has usually gone by now. */
+	elog(DEBUG3, "lock \"%s\": trying again past a claim of process %d, %d retries before",
+		 al_display(attempt->key->name), blocker, *retries);
+	/* Before the first retry the claim has usually gone, so do not pause. */
 	if ((*retries)++ > 0)
 		pg_usleep(RETRY_PAUSE);
 	return true;
 }
 
-/*
- * Look without a claim.  True: the key may be granted under a claim of this mode, with
- * *owner as for al_claim().  False: the outcome is final.
- */
+/* Look without a claim.  True: try the claim of *mode and *owner; false: the outcome is final */
 static bool
 is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 				  const AlOwner **owner)
@@ -623,22 +600,27 @@ is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 	result->outcome = judge(attempt);
 	if (attempt->request->is_convert && attempt->own == NULL)
 		judge_at_once(rel, attempt);
-	if (needs_place(attempt) && !has_place(rel, attempt))
+	if (needs_seat(attempt) && !has_seat(rel, attempt))
+	{
+		elog(DEBUG3, "lock \"%s\": %d of %d seats are taken", al_display(attempt->key->name),
+			 attempt->seats_used - 1, attempt->terms.max_holders);
 		return false;
+	}
 	if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 		result->outcome = AL_QUEUED;
 	return al_is_granted(result) && needs_claim(attempt, mode, owner);
 }
 
 /*
- * Look again, under the claim.  False: the claim is dropped; and if the outcome is a grant
- * all the same, that needs another claim.
+ * Look again, under the claim.  False: the claim is dropped; if the outcome still is a
+ * grant, that needs another claim.
  */
 static bool
 verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
 	AlResult   *result = attempt->result;
 
+	Assert(!attempt->has_seats && attempt->claim.hash == attempt->key->hash);
 	attempt->is_claimed = true;
 	AL_TEST_POINT("claimed");
 	look_again(rel, attempt);
@@ -647,18 +629,20 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 	{
 		if (is_pinned(attempt, mode))
 			explain_claim(attempt);
-		else if (!needs_place(attempt) || take_place(rel, attempt))
+		else if (!needs_seat(attempt) || take_seat(rel, attempt))
 			return true;
 	}
+	elog(DEBUG3, "lock \"%s\": dropping the claim of mode %d after outcome %d",
+		 al_display(attempt->key->name), (int) mode, (int) result->outcome);
 	al_attempt_drop(attempt);
 	return false;
 }
 
 /*
- * Try to get a key, up to the claim under which the grant is written.  Outcomes:
- * AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
- * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
- * what al_terms_of() raises.
+ * Try to get a key, up to the claim under which the grant is written.  Only a granted
+ * attempt keeps a claim.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER,
+ * AL_CLAIMED, AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of
+ * al_judge_owner().  Raises the errors of al_terms_of().
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
@@ -667,8 +651,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	int			retries = 0;
 
 	attempt->is_claimed = false;
-	attempt->has_places = false;
-	attempt->taken = 0;
+	attempt->has_seats = false;
+	attempt->seats_used = 0;
 	result->holders = 0;
 	al_terms_of(attempt->key, attempt->request, &attempt->terms);
 	result->max_holders = attempt->terms.max_holders;
@@ -681,14 +665,19 @@ al_attempt(Relation rel, AlAttempt *attempt)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!is_worth_claiming(rel, attempt, all, &mode, &owner))
+		{
+			if (!al_is_granted(result))
+				elog(DEBUG3, "lock \"%s\": refused without a claim, outcome %d",
+					 al_display(attempt->key->name), (int) result->outcome);
 			return;
+		}
 		AL_TEST_POINT("before-claim");
 		if (al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
 			if (verify(rel, attempt, mode, owner) || !al_is_granted(result))
 				return;
 		}
-		/* What the first look left out may call for another claim. */
+		/* Else look at the rows that the first look left out: they may need another claim. */
 		else if (all)
 		{
 			explain_claim(attempt);
@@ -699,16 +688,17 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Judge a granted attempt again, after its claim was kept for some time with the
- * table closed.  Rows may have moved, this transaction may have been granted the key,
- * and what the owner had may have expired.  A claim to extend that does not do for a
- * new grant, so the key is attempted anew.  Outcomes: those of al_attempt().
+ * Judge a granted attempt again, after a wait with the claim kept and the table closed: rows
+ * may have moved, this transaction may have been granted the key, and the owner's holding may
+ * have expired.  If a new grant needs another claim, the key is attempted anew.  Outcomes:
+ * those of al_attempt().
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
 {
 	AlOutcome	now;
 
+	Assert(al_is_granted(attempt->result));
 	look(rel, attempt, true);
 	now = judge(attempt);
 	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER ||
@@ -719,20 +709,24 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 		attempt->result->outcome = AL_ACQUIRED;
 	else
 	{
+		elog(DEBUG3, "lock \"%s\": attempted anew after the wait for other keys",
+			 al_display(attempt->key->name));
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
 	}
 }
 
 /*
- * What the owner had has expired since a granted attempt was judged, and another
- * transaction may be taking its row: the attempt is refused, unless it is made again.
+ * Turn a grant into a refusal, since the owner's holding has expired and another transaction
+ * may be taking its row.  The caller may attempt the key again.
  */
 void
 al_attempt_lost(AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
 
+	elog(DEBUG1, "lock \"%s\": the grant expired before it was written",
+		 al_display(attempt->key->name));
 	memset(&result->holding, 0, sizeof(AlHolding));
 	result->outcome = AL_CLAIMED;
 	result->others = -1;
@@ -741,8 +735,8 @@ al_attempt_lost(AlAttempt *attempt)
 }
 
 /*
- * Set the moment of a grant, which is later than that of its judgement.  False: what the
- * grant relies on has ended in between, and the attempt is lost.
+ * Set result->at to the moment of the grant.  False: the owner's holding, or the life that the
+ * grant continues, has ended since the judgement, and the attempt is refused.
  */
 bool
 al_attempt_is_in_time(AlAttempt *attempt)
@@ -756,8 +750,8 @@ al_attempt_is_in_time(AlAttempt *attempt)
 }
 
 /*
- * The claim of an unfinished transaction is in the way: for whom, as far as that has
- * written it?  Then result->holding has a holder.
+ * An unfinished transaction's claim is in the way: if it has written a row, put that into
+ * result->holding, whose holder then is the new one.
  */
 void
 al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
@@ -777,7 +771,6 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 	result->blocker = pending->pid;
 }
 
-/* Count an acquire that was not granted */
 void
 al_attempt_count_refusal(const AlKey *key, const AlResult *result)
 {

@@ -3,24 +3,25 @@
  * deadlock.c
  *		Deadlocks among waiters.
  *
- * Model: the waits-for graph has sessions as its nodes.  A waiter waits for
+ * Copyright (c) 2026, atomic_lock contributors
  *
- *	- each session that waits in the queue for the owner of a lease in its way;
- *	- the session that ends such a lease by its own end;
+ * Model: the nodes of the waits-for graph are sessions.  Edges lead from a waiter to
+ *
+ *	- each session that waits in the queue for the owner of a lease in the waiter's way;
+ *	- the session with which such a lease ends;
  *	- the sessions whose unfinished transactions have claimed the key.
  *
- * Those may wait in the queue or in the lock manager.  A reader behind a writer has the
- * edges of that writer.  Where the number of sharers is limited, and nobody before the
- * waiter wants the key exclusively, any of the sharers may let it in.  So no edge leads
- * to a sharer, and a cycle through sharers ends by a time-out.
+ * From a session that waits in the lock manager, edges lead to those that block it.  A reader
+ * behind a writer has the edges of that writer.  Where max_holders limits the sharers, and no
+ * waiter before this one wants the key exclusively, the end of any one share lets the waiter
+ * in.  So no edge leads to a sharer, and a cycle through sharers ends by a time-out.
  *
- * A waiter searches for a cycle through itself after deadlock_timeout, and then every
- * second, because leases change hands meanwhile.
- *
- * The search locks nothing, so the edges that it saw may not have existed at one
- * time.  Therefore it is done twice.  Leases with the same tokens and waits with the
- * same ids existed all the time in between.  If several waiters find a cycle, one
- * resigns.
+ *	1.	A waiter searches for a cycle through itself after deadlock_timeout, and then every
+ *		second, because leases change hands meanwhile.
+ *	2.	The search locks nothing, so its edges may not have existed at one time.  So it is
+ *		done twice.  Leases with the same tokens and waits with the same ids existed all
+ *		the time in between.
+ *	3.	The waiter resigns, unless another waiter of the cycle has already left.
  *
  * Locking rules: reads app_lock and the lock manager, keeps no lock.
  *
@@ -41,12 +42,12 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/deadlock.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 /* A session on the path, and why it waits for the next one */
 typedef struct Link
@@ -57,11 +58,11 @@ typedef struct Link
 	char	   *holder;			/* of that lease */
 } Link;
 
-/* A session that was visited and has not led back, and for a waiter also its key */
+/* A session that did not lead back to us */
 typedef struct Visited
 {
 	int			pid;
-	AlWaiter   *waiter;			/* NULL: of no key, or another waiter stands for it */
+	AlWaiter   *waiter;			/* the one waiter that is visited for its key; or NULL */
 } Visited;
 
 typedef struct Search
@@ -75,10 +76,7 @@ typedef struct Search
 
 static bool search_from(Search *search, int pid);
 
-/*
- * Does the path, continued to any of these processes, lead back to us?  Then that is the
- * path from now on.
- */
+/* Does the path, extended by a link to any of these, lead back to us?  Then it is the cycle. */
 static bool
 search_processes(Search *search, const Link *link, List *pids)
 {
@@ -104,7 +102,7 @@ search_processes(Search *search, const Link *link, List *pids)
 	return false;
 }
 
-/* The processes that a backend waits for in the lock manager */
+
 static List *
 blocking_processes(int pid)
 {
@@ -122,7 +120,7 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* Was another waiter for the same key visited before? */
+
 static bool
 has_visited_key(const Search *search, const AlWaiter *waiter)
 {
@@ -139,23 +137,23 @@ has_visited_key(const Search *search, const AlWaiter *waiter)
 	return false;
 }
 
-/* May any of those who share its key let a waiter in? */
+/* Does the end of any one share let this waiter in? */
 static bool
 is_let_in_by_any(const AlWaiter *waiter)
 {
 	bool		limited;
 
-	return waiter->is_shared && al_queue_has_strict(waiter, &limited) && limited;
+	return waiter->is_shared && al_waiters_has_strict(waiter, &limited) && limited;
 }
 
-/* Does our own unfinished transaction hold the key that we wait for, by a lease or without? */
+/* Does our own unfinished transaction hold the key that we wait for, with or without a row? */
 static bool
 is_in_own_way(const AlWaiter *waiter, List *leases, bool any)
 {
 	AlKey		key = al_waiter_key(waiter);
 	ListCell   *cell;
 
-	foreach(cell, list_concat_copy(leases, al_held_mine(&key)))
+	foreach(cell, list_concat_copy(leases, al_tx_mine(&key)))
 	{
 		const AlHolding *holding = lfirst(cell);
 
@@ -168,12 +166,12 @@ is_in_own_way(const AlWaiter *waiter, List *leases, bool any)
 	return false;
 }
 
-/* The processes that may end a lease: those that wait for its owner, and its session */
+/* The processes that may end a lease: waiters of its owner, and the session of the lease */
 static List *
 ending_processes(const AlHolding *lease)
 {
 	int			count;
-	AlWaiter   *waiters = al_queue_of_owner(al_string(lease->owner), &count);
+	AlWaiter   *waiters = al_waiters_of_owner(al_string(lease->owner), &count);
 	List	   *pids = NIL;
 
 	for (int i = 0; i < count; i++)
@@ -182,10 +180,7 @@ ending_processes(const AlHolding *lease)
 	return lease->lifetime == AL_SESSION ? lappend_int(pids, lease->pid) : pids;
 }
 
-/*
- * Does a path from a waiter lead back to us?  Then the links are the cycle.  "any": any of the
- * sharers of the key may let the waiter in.
- */
+/* Does a path from a waiter lead back to us?  "any" is the answer of is_let_in_by_any(). */
 static bool
 search_from_waiter(Search *search, Link *link, bool any)
 {
@@ -194,9 +189,9 @@ search_from_waiter(Search *search, Link *link, bool any)
 	List	   *leases = al_waiter_obstacles(search->rel, waiter);
 	ListCell   *cell;
 
-	/* Only a session itself can see that its own transaction is in its way. */
+	/* Only we can see that our own transaction is in our way. */
 	if (link->pid == MyProcPid ? is_in_own_way(waiter, leases, any) :
-		any ? al_claim_is_taken(waiter->hash) : al_claimed_has(waiter->hash))
+		any ? al_claim_is_mine_alone(waiter->hash) : al_claimed_has(waiter->hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, link, pids))
 		return true;
@@ -215,7 +210,7 @@ search_from_waiter(Search *search, Link *link, bool any)
 	return false;
 }
 
-/* Does what a process waits for lead back to us? */
+/* Does a path from this process lead back to us? */
 static bool
 search_from(Search *search, int pid)
 {
@@ -230,20 +225,20 @@ search_from(Search *search, int pid)
 		if (((Visited *) lfirst(cell))->pid == pid)
 			return false;
 	}
-	/* Waiters come and go, perhaps faster than we search. */
+	/* Waiters come and go, perhaps faster than the search: end it at some point. */
 	if (list_length(search->visited) > 2 * MaxBackends)
 		return false;
 
 	visited = palloc0(sizeof(Visited));
 	visited->pid = pid;
 	search->visited = lappend(search->visited, visited);
-	if (al_queue_of_backend(pid, &link.waiter))
+	if (al_waiters_of_backend(pid, &link.waiter))
 	{
 		bool		any = is_let_in_by_any(&link.waiter);
 
 		/*
-		 * Waiters for a key have the same edges, except upgrades, which share it, and
-		 * waiters that any sharer may let in.
+		 * All waiters for a key have the same edges, so visit one of them.  Exceptions are
+		 * upgrades, which share the key, and waiters that any sharer may let in.
 		 */
 		if (!link.waiter.is_upgrade && !any)
 		{
@@ -256,6 +251,7 @@ search_from(Search *search, int pid)
 	}
 	return search_processes(search, &link, blocking_processes(pid));
 }
+
 
 static bool
 same_cycle(const Search *a, const Search *b)
@@ -271,6 +267,7 @@ same_cycle(const Search *a, const Search *b)
 	}
 	return true;
 }
+
 
 static char *
 describe(const Search *search)
@@ -304,8 +301,8 @@ describe(const Search *search)
 }
 
 /*
- * Would this backend, which is in the queue, wait forever?  Then it resigns, that is,
- * leaves the queue, and this returns a description of the cycle.  Otherwise returns NULL.
+ * Search for a deadlock of this backend, which is in the queue.  If this backend is the
+ * victim of one, leaves the queue and returns a description of the cycle; otherwise NULL.
  */
 char *
 al_deadlock_find(Relation rel)
@@ -321,7 +318,11 @@ al_deadlock_find(Relation rel)
 		return NULL;
 	AL_TEST_POINT("cycle-seen");
 	if (!search_from(&second, MyProcPid) || !same_cycle(&first, &second))
+	{
+		elog(DEBUG3, "a cycle of %d waits was not found a second time", first.depth);
 		return NULL;
+	}
+	Assert(second.depth > 0 && second.links[0].pid == MyProcPid);
 	AL_TEST_POINT("cycle-confirmed");
 
 	waiters = palloc(second.depth * sizeof(AlWaiter));
@@ -330,8 +331,12 @@ al_deadlock_find(Relation rel)
 		if (second.links[i].waiter.id != 0)
 			waiters[count++] = second.links[i].waiter;
 	}
-	if (!al_queue_resign(waiters, count))
+	if (!al_waiters_resign(waiters, count))
+	{
+		elog(DEBUG1, "deadlock of %d waits found; another waiter has resigned", second.depth);
 		return NULL;
+	}
 	AL_TEST_POINT("resigned");
+	elog(DEBUG1, "deadlock of %d waits found; this process resigns", second.depth);
 	return describe(&second);
 }

@@ -1,6 +1,8 @@
 /*
  * deadlock.h
  *		Deadlocks among waiters.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_DEADLOCK_H
 #define AL_LEASE_DEADLOCK_H

@@ -1,15 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue.c
- *		Taking and giving up a place in the line for a key.
+ *		Taking and giving up a ticket for a key.
  *
- * Model: whoever cannot acquire a key takes a ticket instead (lease/line.c), which is
- * renewed by asking again.  An owner has one ticket for a key.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: a ticket is claimed by its owner, to the end of the transaction, before
- * the key.  Only sessions of the same owner wait for that claim.  A grant ends the owner's
- * ticket without waiting for the claim (al_tickets_drop()), so al_lease_enqueue() looks for
- * such a grant after it has written a ticket.
+ * Model: an owner that cannot acquire a key takes a ticket (lease/line.c), one for each key.
+ *
+ *	1.	Claim the owner's ticket.
+ *	2.	Attempt to acquire the key.  If that succeeds, drop the ticket and return.
+ *	3.	Write a ticket, or renew the one that the owner has.
+ *	4.	If another session of the owner acquired the key meanwhile, it did not see the
+ *		ticket: begin again at 2.
+ *
+ * Locking rules: the ticket is claimed before the key, to the end of the transaction.  Only
+ * sessions of the same owner wait for that.  A grant ends the owner's ticket without waiting
+ * for the claim (al_tickets_drop()).
  *
  *-------------------------------------------------------------------------
  */
@@ -37,17 +43,17 @@
 #include "lease/quota.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
 #include "table/tickets.h"
 
-/* For how long a key is offered where nothing else is asked for, in microseconds */
+/* Default duration of an offer, in microseconds */
 #define DEFAULT_OFFER	USECS_PER_MINUTE
 
-/* Raise 53400 where a role has so many tickets for a key that it may have no more. */
+/* Raise 53400 if a role has the maximum number of tickets for a key */
 static void
 check_count(const AlKey *key, const AlAcquire *request, int of_role)
 {
@@ -64,8 +70,8 @@ check_count(const AlKey *key, const AlAcquire *request, int of_role)
 }
 
 /*
- * Acquire a key, and again where a transaction has it in hand: most are about to end.
- * False: it is acquired, or refused for a reason that waiting does not remove.
+ * Acquire a key, again if a transaction had claimed it: most are about to end.  False: the key
+ * is acquired, or refused for a reason that waiting does not remove.
  */
 static bool
 try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
@@ -73,6 +79,7 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 	al_lease_acquire(rel, key, request, result);
 	if (result->outcome == AL_CLAIMED)
 	{
+		elog(DEBUG3, "lock \"%s\": trying again before a ticket is taken", al_display(key->name));
 		al_claim_await_others(key->hash);
 		al_lease_acquire(rel, key, request, result);
 	}
@@ -80,7 +87,7 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 		result->outcome == AL_CLOSED || result->outcome == AL_QUEUED;
 }
 
-/* The fencing token by which an owner has a key exclusively; 0: it does not */
+/* The fencing token of an owner's exclusive lease of a key; 0: it has none */
 static int64
 token_of(Relation rel, const AlKey *key, const AlOwner *owner)
 {
@@ -93,17 +100,16 @@ token_of(Relation rel, const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Take a ticket, or renew the one that the owner has; false: another transaction is ending
- * that, and may roll back, so it stays as it is.  The arguments are those of
- * al_lease_enqueue().
+ * Write a new ticket, or renew the owner's.  False: nothing is written, since another
+ * transaction is ending that ticket and may roll back.  Arguments: see al_lease_enqueue().
  */
 static bool
 write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 offer, int64 keep,
-			 AlTicket *ticket, int *place)
+			 AlTicket *ticket, int *position)
 {
 	List	   *quotas = NIL;
 	bool		is_new;
-	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
+	uint64		line_hash = hash_combine64(key->hash, murmurhash32(request->role));
 	AlLine		line;
 	int			of_role;
 
@@ -114,17 +120,17 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 		(void) al_tickets_look(key, &request->owner, &line);
 		if (line.mine.number == ticket->number)
 		{
-			*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
-				al_queue_count_before(key, ticket->number);
+			*position = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
+				al_waiters_count_before(key, ticket->number);
 			return false;
 		}
 	}
 	is_new = line.mine.number == 0;
 	if (is_new)
-		quotas = al_quota_claim_place(rel, key, &request->owner, request->role);
-	/* Nobody else of this role is counted meanwhile. */
-	al_claim_quota(places, ExclusiveLock);
-	*place = 1 + al_tickets_count(key, is_new ? PG_INT64_MAX : line.mine.number,
+		quotas = al_quota_claim_ticket(rel, key, &request->owner, request->role);
+	/* Serialize the sessions that count tickets of this role for this key. */
+	al_claim_quota(line_hash, ExclusiveLock);
+	*position = 1 + al_tickets_count(key, is_new ? PG_INT64_MAX : line.mine.number,
 								  request->role, &of_role);
 	if (is_new)
 		check_count(key, request, of_role);
@@ -141,23 +147,23 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 		is_new ? request->default_holder() : line.mine.holder;
 	ticket->owner = al_string_text(request->owner.name);
 	al_ticket_insert(key, ticket);
-	al_claim_quota_end(places);
+	al_claim_quota_end(line_hash);
 	al_quota_end(quotas);
-	*place += al_queue_count_before(key, ticket->number);
+	*position += al_waiters_count_before(key, ticket->number);
 	return true;
 }
 
 /*
- * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
- * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
- * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
- * may be had later, the ticket has a number, and "place" is its place in line.  Waits for
- * unfinished transactions of other sessions of the owner.  Raises 42501, 53400, what
- * al_terms_of() raises, and what any wait for a lock can.
+ * Acquire a key; if that is refused, take a ticket, or renew the owner's.  "offer" (0: not
+ * given) and "keep" are in microseconds.  A renewal keeps the offer and label that the call
+ * does not give.  Outcomes: those of al_lease_acquire().  If waiting can help, ticket->number
+ * and *position, the position in the line, are set; otherwise the number is 0.  Waits for
+ * unfinished transactions of the owner in other sessions.  Raises 42501, 53400, the errors
+ * of al_terms_of(), and those of any wait for a lock.
  */
 void
 al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
-				 AlResult *result, AlTicket *ticket, int *place)
+				 AlResult *result, AlTicket *ticket, int *position)
 {
 	int64		waited = 0;
 	int64		before;
@@ -167,9 +173,9 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 
 	memset(ticket, 0, sizeof(AlTicket));
 	al_terms_admit(key);
-	/* What is read of it stays in its place. */
+	/* Keep the lock to the end, so that rows of app_lock_queue stay in place. */
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
-	/* The owner is the proof of a ticket, too. */
+	/* The owner proves a ticket too, so it is needed before any grant. */
 	if (request->owner.generated)
 	{
 		request->owner.in_index = true;
@@ -188,13 +194,13 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 				ticket->number = 0;
 				return;
 			}
-			/* Another session of the owner may be taking the key, with which the place goes. */
+			/* Another session of the owner may be taking the key, which ends the ticket. */
 		} while (al_await_own(*rel, key, &request->owner, &waited));
 		AL_TEST_POINT("before-ticket");
-		is_written = write_ticket(*rel, key, request, offer, keep, ticket, place);
+		is_written = write_ticket(*rel, key, request, offer, keep, ticket, position);
 		AL_TEST_POINT("ticket-written");
 		/*
-		 * Another session that took the key before the ticket was there did not see that.
+		 * A session that took the key before the ticket was written did not see the ticket.
 		 * Transactions come before rows, for the reason given at al_holdings_of_key().
 		 */
 		again = al_await_own(*rel, key, &request->owner, &waited);
@@ -209,7 +215,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	al_line_ticket_written(key);
 }
 
-/* Give up the ticket of an owner for a key; false: it has none that is valid */
+/* Give up the ticket of an owner for a key; false: the owner has no valid ticket */
 bool
 al_lease_leave(const AlKey *key, const AlOwner *owner)
 {

@@ -3,6 +3,8 @@
  * extend.c
  *		Extending a lease.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/state.c.
  *
  *-------------------------------------------------------------------------
@@ -13,6 +15,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/str.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "lease/extend.h"
@@ -21,10 +24,10 @@
 #include "shmem/stat.h"
 
 /*
- * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the last one, and never
- * shortens the lease.  A holding without an end of its own stays so.  "seen" is as in
- * AlOwnClaim.  Outcomes: AL_EXTENDED; those of al_claim_own(), AL_LIFETIME_EXCEEDED.
- * Raises 42501 and 22023.
+ * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the lease's ttl; it never
+ * shortens the lease, and sets no end where there is none.  A holding with the lifetime of a
+ * transaction does not change.  "seen" is as in AlOwnClaim.  Outcomes: AL_EXTENDED; those of
+ * al_claim_own(), AL_LIFETIME_EXCEEDED.  Raises 42501 and 22023.
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -67,6 +70,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->expires_at = Min(end, limit);
 	if (!al_put_over(rel, key, own))
 	{
+		elog(DEBUG1, "lock \"%s\": the share expired before its extension was written",
+			 al_display(key->name));
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;

@@ -1,6 +1,8 @@
 /*
  * extend.h
  *		Extending a lease.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_EXTEND_H
 #define AL_LEASE_EXTEND_H

@@ -1,21 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * grant.c
- *		Writing what an attempt was granted.
+ *		Writing the grant of an attempt.
  *
- * Model: a holding keeps its row unless its mode changes.  The exclusive holding has
- * the row in slot 0.  A shared one takes the row of a shared holding that is over, or
- * a new row.  A holding with the lifetime of a transaction has no row (claim/held.c).
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: the claim of the attempt is kept.  Under it nobody else can change
- * what the attempt has seen, except rows of shared holdings that are over.  Several
- * transactions may try to take such a row; the second one takes another row.
+ * Model: the attempt has left a claim and an outcome.
+ *
+ *	1.	If the owner's holding has expired since the judgement, write nothing.
+ *	2.	AL_ACQUIRED (grant_new): draw a fencing token, and write the holding.  A change of
+ *		mode moves it to another row.  AL_REACQUIRED (grant_again): renew the row.
+ *	3.	Give back the seats, and delete the owner's ticket.
+ *
+ * The exclusive holding has the row in slot 0.  A shared one takes the row of a shared
+ * holding that has ended, or a new row.  A holding with the lifetime of a transaction has
+ * no row (claim/tx_holdings.c).
+ *
+ * Locking rules: the claim of the attempt is kept.  Under it only rows of shared holdings
+ * that have ended can change.  If two transactions try to take such a row, the second one
+ * takes another row.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -27,12 +37,12 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/grant.h"
 #include "lease/pin.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/release.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
@@ -45,7 +55,7 @@
 #include "table/sharers.h"
 #include "table/tickets.h"
 
-/* Let a holding that is granted now end as the request says */
+/* Set the lifetime and end of a holding that is granted at result->at */
 static void
 set_end(const AlAttempt *attempt, AlHolding *holding)
 {
@@ -59,7 +69,7 @@ set_end(const AlAttempt *attempt, AlHolding *holding)
 	holding->backend_start = attempt->lifetime == AL_SESSION ? MyStartTimestamp : 0;
 }
 
-/* Renew a holding as the request says, but never make its time shorter */
+/* Renew a holding as the request says, but never set an earlier end */
 static void
 renew(const AlAttempt *attempt, AlHolding *holding)
 {
@@ -78,8 +88,8 @@ renew(const AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * The same for a request that keeps what the owner has: its time may only become longer,
- * and what ends with a session goes on to end with the session that it was for.
+ * The same with request->keeps_own: ttl and end only grow, and a holding that ends with a
+ * session keeps its session.
  */
 static void
 renew_kept(const AlAttempt *attempt, AlHolding *holding)
@@ -100,7 +110,7 @@ renew_kept(const AlAttempt *attempt, AlHolding *holding)
 		holding->holder = request->holder;
 }
 
-/* Make a new holding, without row and token, and without an owner that names the row */
+/* Fill a new holding, except for its row, its token, and an owner that names the row */
 static void
 init_holding(AlAttempt *attempt, AlHolding *holding)
 {
@@ -117,7 +127,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
-		attempt->kept ? attempt->kept->acquired_at : attempt->result->at;
+		attempt->predecessor ? attempt->predecessor->acquired_at : attempt->result->at;
 	set_end(attempt, holding);
 	holding->role = attempt->own ? attempt->own->role : request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder();
@@ -126,7 +136,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->meta = request->meta;
 }
 
-/* An owner that needs no hash leaves the last one there, so that updates stay HOT. */
+/* If the owner needs no hash, keep the row's former one, so that the update stays HOT */
 static void
 set_owner_hash(const AlOwner *owner, AlHolding *holding)
 {
@@ -136,7 +146,7 @@ set_owner_hash(const AlOwner *owner, AlHolding *holding)
 	holding->owner_hash = al_owner_index_hash(owner->name, holding->key);
 }
 
-/* Let a holding take a row, or where "row" has no tid, only its slot */
+/* Place a holding in a row; if "row" has no tid, a new row with its slot will be made */
 static void
 set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 {
@@ -148,10 +158,7 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 	set_owner_hash(&request->owner, holding);
 }
 
-/*
- * Does a transaction, this one or another, rely on a lease that has run out, or extend it?
- * While its row is there, it is counted as a place.
- */
+/* Does any transaction rely on an expired lease, or extend it?  Then its row counts as a seat. */
 static bool
 is_relied_on(const AlKey *key, const AlHolding *row)
 {
@@ -165,16 +172,13 @@ is_relied_on(const AlKey *key, const AlHolding *row)
 		if (pin->fencing_token == row->fencing_token)
 			return true;
 	}
-	if (!al_claim_is_others(key->hash))
+	if (!al_claim_has_others(key->hash))
 		return false;
 	al_owner_init(&owner, al_string(row->owner));
 	return al_claim_has_holding(key, &owner, &pid);
 }
 
-/*
- * Write a new shared holding over one of these rows that is over, which may be of other
- * owners; false: there is none
- */
+/* Write a shared holding over a row that has ended, perhaps another owner's; false: none found */
 static bool
 put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHolding *holding)
 {
@@ -185,7 +189,7 @@ put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHol
 	{
 		AlHolding  *row = lfirst(cell);
 
-		/* A row that is over and not released may keep the key closed. */
+		/* A row that has ended may still keep the key closed. */
 		if (al_is_live(row, now) || al_is_closed(row, now) ||
 			(is_others && is_relied_on(attempt->key, row)))
 			continue;
@@ -199,10 +203,7 @@ put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHol
 	return false;
 }
 
-/*
- * Write a new shared holding over a row that is over, preferably of the same owner, or
- * else as a new row.
- */
+/* Write a shared holding over an ended row, preferably of the same owner, or as a new row */
 static void
 put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 {
@@ -218,7 +219,7 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 	if (put_over_any(rel, attempt, own_rows, false, holding))
 		return;
-	if (!rows->exclusive.is_alone &&
+	if (rows->exclusive.sole == AL_SOLE_UNKNOWN &&
 		(put_over_any(rel, attempt, al_sharers_noted(rel, attempt->key), true, holding) ||
 		 put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), true, holding)))
 		return;
@@ -228,18 +229,20 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	al_table_put(rel, attempt->key, holding);
 }
 
+
 static void
 generate_owner(AlOwner *owner, BlockNumber block, AlHolding *holding)
 {
+	Assert(owner->generated);
 	al_owner_generate(owner, block);
 	holding->owner = al_string_text(owner->name);
 	set_owner_hash(owner, holding);
 }
 
 /*
- * Write an exclusive holding.  An owner that is still to be generated names the block
- * of the row.  If the row gets into another block, another owner is generated and the
- * row is written again.  If it moves even then, the owner is entered in the index.
+ * Write an exclusive holding.  A generated owner names the block of its row.  If the row gets
+ * into another block, generate another owner and write again, the second time with an owner
+ * that is in the index.
  */
 static void
 put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
@@ -253,7 +256,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
 	else if (names_block)
 	{
-		/* The block depends on the length of the row, which an owner is part of. */
+		/* The block depends on the length of the row, so the owner must be in it. */
 		generate_owner(owner, 0, holding);
 		generate_owner(owner, al_table_next_block(rel, holding), holding);
 	}
@@ -270,7 +273,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 }
 
-/* Write a holding into a row that it does not have yet, and end what it replaces */
+/* Write a holding into another row than the owner's former one, and end that one */
 static void
 put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 {
@@ -285,12 +288,12 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	else
 		put_exclusive(rel, attempt, holding);
 	if (own && own->lifetime == AL_TRANSACTION)
-		al_held_end(own, false);
+		al_tx_end(own, false);
 	else if (own)
 		al_end_row(rel, attempt->key, own, attempt->result->at, true);
 }
 
-/* Let the transaction hold the key, which it has claimed; there is no row to write */
+/* Grant the claimed key with the lifetime of the transaction; no row is written */
 static void
 grant_transaction(Relation rel, AlAttempt *attempt)
 {
@@ -299,22 +302,23 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 	AlHolding  *holding = &attempt->result->holding;
 	bool		is_change = own && own->lifetime == AL_TRANSACTION;
 
+	Assert(al_claimed_has(attempt->key->hash));
 	if (is_change)
 		*holding = *own;
 	else
 		init_holding(attempt, holding);
-	holding->slot = attempt->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->slot = attempt->is_shared ? AL_SLOT_FIRST_SHARED : AL_SLOT_EXCLUSIVE;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->granted_at = attempt->result->at;
 	if (is_change)
-		al_held_change(holding, &request->owner);
+		al_tx_change(holding, &request->owner);
 	else
-		al_held_add(attempt->key, &request->owner, holding);
-	/* Only now, so that others who see this claim also see whose it is */
+		al_tx_add(attempt->key, &request->owner, holding);
+	/* Last, so that a session that sees this claim also sees its holder */
 	al_claim_transaction(attempt->key, attempt->is_shared, RelationGetRelid(rel));
 }
 
-/* Write a grant that is new, or changes the mode of what the owner has */
+/* Write a new grant, or one that changes the mode of the owner's holding */
 static void
 grant_new(Relation rel, AlAttempt *attempt)
 {
@@ -324,7 +328,11 @@ grant_new(Relation rel, AlAttempt *attempt)
 
 	Assert(own || !request->is_convert);
 	if (own)
-		al_record_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
+	{
+		if (!attempt->is_shared)
+			elog(DEBUG1, "lock \"%s\": writing an upgrade", al_display(attempt->key->name));
+		al_publish_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
+	}
 	else
 		al_claimed_freed(attempt->key->hash, -1);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
@@ -352,10 +360,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	al_history_begin(attempt->key, holding, attempt->result->at);
 }
 
-/*
- * Write that the owner acquired what it has again.  False: that has expired since it was
- * judged, and another transaction is taking its row.
- */
+/* Renew the owner's holding; false: a share that expired, and its row is being taken */
 static bool
 grant_again(Relation rel, AlAttempt *attempt)
 {
@@ -364,6 +369,7 @@ grant_again(Relation rel, AlAttempt *attempt)
 	AlHolding  *own = attempt->own;
 	AlHolding  *holding = &result->holding;
 
+	Assert(result->outcome == AL_REACQUIRED && own != NULL);
 	*holding = *own;
 	if (request->is_convert)
 		return true;
@@ -396,21 +402,22 @@ grant_again(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Write what an attempt was granted, as of now, and count it.  The claim is kept, and the
- * caller has claimed the quotas.  False: what the owner had has ended since it was
- * judged, nothing was written, and the key has to be attempted again.
+ * Write the grant of an attempt as of now, and count it.  The caller has claimed the quotas.
+ * False: the owner's holding has ended since the judgement, and nothing was written.
  */
 bool
 al_grant(Relation rel, AlAttempt *attempt)
 {
+	Assert(al_is_granted(attempt->result));
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	if (!al_attempt_is_in_time(attempt))
 		return false;
 	if (attempt->result->outcome == AL_ACQUIRED)
 		grant_new(rel, attempt);
 	else if (!grant_again(rel, attempt))
 		return false;
-	al_attempt_end_places(attempt);
-	/* Who shares the key, and only asks for that again, still waits to have it alone. */
+	al_attempt_end_seats(attempt);
+	/* The ticket of an owner that renews its share is for exclusive mode: keep it. */
 	if ((attempt->result->outcome == AL_ACQUIRED || !al_is_shared(&attempt->result->holding)) &&
 		!al_tickets_none())
 		(void) al_tickets_drop(attempt->key, &attempt->request->owner);

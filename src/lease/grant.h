@@ -1,6 +1,8 @@
 /*
  * grant.h
- *		Writing what an attempt was granted.
+ *		Writing the grant of an attempt.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_GRANT_H
 #define AL_LEASE_GRANT_H

@@ -1,30 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * line.c
- *		The line for a key: those who wait for it without a connection.
+ *		The line for a key: tickets, which wait without a connection.
  *
- * Model: who may be granted a key is decided by an attempt (lease/attempt.c).  The line
- * only says whose turn it is: that of the ticket with the lowest number (table/tickets.c),
- * or of a waiter who came before (shmem/queue.c).  Waiters and tickets are one line, in
- * the order of arrival.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * When a transaction has let go of a key, its commit offers the key to the first
- * ticket: until the offer ends, nobody else gets the key.  An offer that was not taken
- * costs the ticket.  Then the next ticket is the first, and its owner may take the key at
- * once; it is told so by the sweep, which makes the next offer.  Where a commit cannot make
- * an offer, or may not know that there is one to make, the launcher is woken, and a sweep of
- * the queue does so: two transactions let go of shares of a key at the same time; a ticket is
- * written while the key is let go of; a waiter who came first gives up; a transaction that
- * holds the key rolls back.
+ * Model: waiters in a call (shmem/waiters.c) and tickets (table/tickets.c) form one line,
+ * in the order of arrival.  The line only says whose turn it is.  Whether a key is granted,
+ * an attempt decides (lease/attempt.c).
  *
- * Locking rules: to make an offer takes the claim of whoever takes the key, which is tried
- * without waiting.  So nobody who waits in line can make others wait.
+ *	1.	A transaction frees a key that has tickets, and notes the key here.
+ *	2.	Its commit offers the key to the first ticket, unless a waiter came before.  Until
+ *		the offer ends, only the ticket's owner can get the key.
+ *	3.	The owner acquires the key, and its ticket is deleted.
+ *	4.	Or the offer ends unused, and the ticket with it.  The owner of the next ticket may
+ *		take the key at once.  The sweep then makes the next offer, which notifies it.
+ *
+ * An offer can be missed: two transactions release shares of a key at the same time; a
+ * ticket is written while the key is released; a waiter that came first gives up; a
+ * transaction that holds the key rolls back.  Then the launcher is woken, for a sweep of
+ * the queue that makes the offer.
+ *
+ * Locking rules: an offer is made under a claim (AL_CLAIM_TAKE), which is tried without
+ * waiting.  So an owner that waits in line cannot make other sessions wait.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -36,18 +41,18 @@
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* A key that this transaction has let go of, or that a sweep looks at */
+/* A key that this transaction has freed, or that a sweep looks at */
 typedef struct LetGo
 {
 	AlKey		key;
@@ -57,16 +62,13 @@ typedef struct LetGo
 /* A list of LetGo *, in TopTransactionContext */
 static List *let_go = NIL;
 
-/* This transaction has written a ticket for one of them. */
+/* This transaction has written a ticket for one of these keys. */
 static bool has_ticket = false;
 
-/* A sweep shall see who is to be offered a key, when this transaction is over. */
+/* When this transaction ends, wake the launcher: a sweep has to make an offer. */
 static bool missed = false;
 
-/*
- * Keys whose tickets this transaction has given up: the hash of each, in
- * TopTransactionContext, which outlives the release of the locks
- */
+/* Hashes of keys whose tickets were given up, in TopTransactionContext, which outlives locks */
 static List *left = NIL;
 
 static void
@@ -84,9 +86,10 @@ add_key(const AlKey *key, bool is_swept)
 	added->is_swept = is_swept;
 	let_go = lappend(let_go, added);
 	MemoryContextSwitchTo(old_context);
+	Assert(IsTransactionState());
 }
 
-/* This transaction has let go of a key, while there are tickets. */
+/* This transaction has freed a key, or a share of it, while there are tickets. */
 void
 al_line_let_go(const AlKey *key)
 {
@@ -94,8 +97,8 @@ al_line_let_go(const AlKey *key)
 }
 
 /*
- * This transaction has given up a ticket.  A waiter may sleep behind the ticket of a key that
- * nobody has, and we need not have a claim on the key, whose end would wake that waiter.
+ * This transaction has given up a ticket.  A waiter may sleep behind that while the key is
+ * free.  There may be no claim on the key whose end wakes the waiter: al_line_released() does.
  */
 void
 al_line_left(const AlKey *key)
@@ -103,22 +106,20 @@ al_line_left(const AlKey *key)
 	MemoryContext old_context;
 
 	add_key(key, false);
+	Assert(let_go != NIL && al_string_equal(((LetGo *) llast(let_go))->key.name, key->name));
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
 	left = lappend(left, &((LetGo *) llast(let_go))->key.hash);
 	MemoryContextSwitchTo(old_context);
 }
 
-/* The commit of this sweep is to look whether a key can be offered. */
+/* The commit of this sweep has to check whether the key can be offered. */
 void
 al_line_swept(const AlKey *key)
 {
 	add_key(key, true);
 }
 
-/*
- * This transaction has written a ticket for a key.  Whoever lets go of the key meanwhile
- * does not see it.
- */
+/* This transaction has written a ticket, unseen by one that frees the key meanwhile. */
 void
 al_line_ticket_written(const AlKey *key)
 {
@@ -126,12 +127,13 @@ al_line_ticket_written(const AlKey *key)
 	has_ticket = true;
 }
 
-/* Somebody in line may have to be offered a key, and this transaction cannot do that. */
+/* A key may have to be offered, and this transaction cannot do that. */
 void
 al_line_missed(void)
 {
 	missed = true;
 }
+
 
 bool
 al_line_take_missed(void)
@@ -148,15 +150,15 @@ al_line_has_let_go(void)
 	return let_go != NIL;
 }
 
-/* May the key be granted to anybody?  This transaction is about to commit. */
+/* Will the key be free when this transaction, which is about to commit, has committed? */
 static bool
-is_free(Relation rel, const AlKey *key)
+is_key_free(Relation rel, const AlKey *key)
 {
 	TimestampTz now;
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_held_by_others(key) != NIL)
+	if (al_tx_by_others(key) != NIL)
 		return false;
 	al_look(rel, key, NULL, AL_LOOK_SOME, &state);
 	now = GetCurrentTimestamp();
@@ -169,9 +171,9 @@ is_free(Relation rel, const AlKey *key)
 }
 
 /*
- * Offer a key to the first ticket, if the key is free and its first waiter came later; and
- * end a ticket that did not take its offer.  Where a waiter is first, it is woken when
- * the claim goes, with the commit.  Where a sweep cannot do so, the next one looks again.
+ * Offer a key to its first ticket, if the key is free and no waiter came before; and end a
+ * ticket that did not use its offer.  A waiter that came first is woken when the commit gives
+ * back the claim.  A sweep that cannot make the offer leaves it to the next one.
  */
 static void
 offer(Relation rel, const AlKey *key, bool is_swept)
@@ -180,35 +182,45 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	AlClaim		claim;
 	AlLine		line;
 
-	if (!is_free(rel, key))
+	if (!is_key_free(rel, key))
 	{
-		/* Others may be letting go of it, too. */
-		missed = missed || (!is_swept && al_claim_is_others(key->hash));
+		/* Other transactions may be freeing the key too. */
+		missed = missed || (!is_swept && al_claim_has_others(key->hash));
 		return;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 	{
+		elog(DEBUG1, "lock \"%s\": not offered, since another transaction has claimed it",
+			 al_display(key->name));
 		missed = missed || !is_swept;
 		return;
 	}
-	/* A ticket may be about to be committed, by somebody who sees our claim no more. */
+	/* A ticket may commit right after us, and its transaction no longer sees our claim. */
 	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
 		missed = true;
 	AL_TEST_POINT("before-offer");
-	if (!is_free(rel, key) || line.is_offered)
+	if (!is_key_free(rel, key) || line.is_offered)
 	{
 		al_claim_drop(&claim);
 		return;
 	}
 	if (line.lapsed.number != 0)
+	{
+		elog(DEBUG1, "lock \"%s\": ticket %lld did not use its offer", al_display(key->name),
+			 (long long) line.lapsed.number);
 		al_ticket_lapse(key, &line.lapsed);
+	}
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
-	else if (al_queue_is_behind(key, false, line.first.number, NULL))
+	else if (al_waiters_precede(key, false, line.first.number, NULL))
 		return;
-	/* An offer that nobody hears of would end before it is taken. */
+	/* An offer without its event would end before its owner knows of it. */
 	else if (!al_events_begin())
+	{
+		elog(DEBUG1, "lock \"%s\": not offered, since no event can be sent now",
+			 al_display(key->name));
 		missed = true;
+	}
 	else
 	{
 		TimestampTz until = al_add_duration(GetCurrentTimestamp(), line.first.offer);
@@ -221,7 +233,7 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	}
 }
 
-/* The transaction is about to commit: offer what it has let go of. */
+/* The transaction is about to commit: offer the keys that it has freed. */
 void
 al_line_commit(void)
 {
@@ -234,12 +246,13 @@ al_line_commit(void)
 	rel = al_open_now(&missing);
 	if (rel == NULL)
 	{
-		/* Whoever alters or locks our tables keeps nobody from committing. */
+		/* Do not wait at commit for a session that alters or locks our tables. */
+		elog(DEBUG1, "no lock is offered, since the tables of atomic_lock are locked");
 		missed = true;
 		let_go = NIL;
 		return;
 	}
-	/* Almost no key has a ticket.  A swept one has an offer to end, whose ticket is gone. */
+	/* Few keys have a ticket.  A swept key may have an offer to end without having a ticket. */
 	foreach(cell, let_go)
 	{
 		const LetGo *key = lfirst(cell);
@@ -252,15 +265,15 @@ al_line_commit(void)
 		table_close(rel, NoLock);
 		return;
 	}
-	/* Nobody leaves more places than the transaction may claim, and not all are first. */
+	/* Offers may need more claims than allowed: at most one for each ticket given up. */
 	al_claimed_lift_limit();
-	/* An offer that is lost is lost together with the release. */
+	/* The offer needs no flush: a crash that loses the offer loses the release too. */
 	al_durability_before_release();
 	foreach(cell, let_go)
 	{
 		const LetGo *key = lfirst(cell);
 
-		/* Another transaction that has claimed it is about to commit, and has looked for tickets. */
+		/* Another claimant may have looked for tickets before ours, and be about to commit. */
 		if (has_ticket)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
@@ -271,7 +284,7 @@ al_line_commit(void)
 	let_go = NIL;
 }
 
-/* The locks of the transaction have been released.  Raises nothing. */
+/* After the release of locks: wake waiters behind tickets that were given up.  Raises nothing. */
 void
 al_line_released(bool committed)
 {
@@ -279,11 +292,11 @@ al_line_released(bool committed)
 
 	if (committed)
 		foreach(cell, left)
-			al_queue_wake(*(const uint64 *) lfirst(cell), 0, 0);
+			al_waiters_wake(*(const uint64 *) lfirst(cell), 0, 0);
 	left = NIL;
 }
 
-/* The transaction is over. */
+
 void
 al_line_forget(void)
 {

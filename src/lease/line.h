@@ -1,6 +1,8 @@
 /*
  * line.h
- *		The line for a key: those who wait for it without a connection.
+ *		The line for a key: tickets, which wait without a connection.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_LINE_H
 #define AL_LEASE_LINE_H

@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * path.c
- *		Release a key and the folders above it that its owner needs no longer.
+ *		Releasing a key, and the folders above it that the owner no longer needs.
  *
- * Model: what an owner has below a folder is why it shares the folder.  Another session of
- * the owner that takes something below needs the claim on that share, too.  So all keys of
- * the path are claimed first, and then the owner's holdings are looked at.  The claims are
- * kept, also on folders that stay: until the release is committed, another one would take
- * what is released for a reason to keep them.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: those of al_claim_own(), in the order of keys, so that two such calls
+ * Model: an owner shares a folder as long as it holds a key below it.  Another session of
+ * the owner that begins or ends such a holding needs the claim on the share of the folder,
+ * too.  So first claim all keys of the path, then look at the owner's holdings.  Keep the
+ * claims until the commit, also on folders that stay.  Otherwise a second release would see
+ * a released but uncommitted key, and keep the folder because of it.
+ *
+ * Locking rules: those of al_claim_own().  The keys are claimed in order, so two such calls
  * cannot deadlock.
  *
  *-------------------------------------------------------------------------
@@ -22,8 +24,8 @@
 #include "base/key.h"
 #include "base/str.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/acquire.h"
 #include "lease/path.h"
 #include "lease/release.h"
@@ -31,11 +33,11 @@
 #include "lease/terms.h"
 #include "table/owner_rows.h"
 
-/* All that an owner holds: a list of AlHolding *, some perhaps twice */
+/* All holdings of an owner: a list of AlHolding *, perhaps with duplicates */
 static List *
 holdings_of(Relation rel, const AlOwner *owner)
 {
-	List	   *all = al_held_mine(NULL);
+	List	   *all = al_tx_mine(NULL);
 	List	   *live = NIL;
 	TimestampTz now = GetCurrentTimestamp();
 	ListCell   *cell;
@@ -52,7 +54,10 @@ holdings_of(Relation rel, const AlOwner *owner)
 	return live;
 }
 
-/* Is there a holding of something below a folder, other than the next "count" keys of the path? */
+/*
+ * Is a key below a folder held?  The next "count" keys of the path, which follow "folder" in
+ * its array, do not count.
+ */
 static bool
 has_below(List *holdings, const AlKey *folder, int count)
 {
@@ -82,11 +87,11 @@ drop_claims(AlOwnClaim *asks, int count)
 }
 
 /*
- * Release the last key of a path for the owner of a request, and each folder above it that
- * the owner shares and below which it holds nothing else; "released" is how many.  Where the
- * last key is a folder below which the owner holds something, it is converted to shared by
- * that request.  Returns -1, or the number of a key that does not allow it, whose result
- * says why: nothing has been written then.  Raises 42501.
+ * Release the last key of a path, and each folder above it that the owner shares and needs
+ * for no other key.  The owner is convert->owner.  "released" is the number of released keys.
+ * If the last key is a folder and the owner holds a key below it, make the folder shared by
+ * the request "convert".  Returns -1; or if a key is refused, its index, with the reason in
+ * "result", and nothing is written.  Raises 42501.
  */
 int
 al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,
@@ -95,9 +100,10 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	AlOwnClaim *asks = palloc0(count * sizeof(AlOwnClaim));
 	const AlOwner *owner = &convert->owner;
 	int			last = count - 1;
-	int			gone;			/* keys behind a folder that are released */
+	int			gone;			/* number of keys at the end that are released */
 	List	   *holdings;
 
+	Assert(count > 0);
 	*released = 0;
 	for (int i = 0; i < count; i++)
 		al_terms_admit(&keys[i]);
@@ -129,7 +135,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	{
 		AlResult	ignored;
 
-		/* A folder that stays is below all folders above it. */
+		/* A folder that stays keeps all folders above it. */
 		if (gone == last - i && asks[i].own && al_is_shared(asks[i].own) &&
 			!has_below(holdings, &keys[i], gone))
 		{
@@ -140,5 +146,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 		else if (asks[i].own == NULL && gone == last - i)
 			gone++;
 	}
+	elog(DEBUG3, "lock \"%s\": released with %d keys of its path",
+		 al_display(keys[last].name), (int) *released);
 	return -1;
 }

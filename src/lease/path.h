@@ -1,6 +1,8 @@
 /*
  * path.h
- *		Release a key and the folders above it that its owner needs no longer.
+ *		Releasing a key, and the folders above it that the owner no longer needs.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_PATH_H
 #define AL_LEASE_PATH_H

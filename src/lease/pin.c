@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * pin.c
- *		Pins: relying on a holding until the transaction ends.
+ *		Pins: a transaction relies on a holding until it ends.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its owner's
  * holding live.  While the pin lasts, other transactions may extend the holding, but
@@ -9,16 +11,16 @@
  * expired.  So what the transaction writes is committed while the owner has the key,
  * or not at all.
  *
- * The clock is read once, when the holding is pinned.  From then on the pin, which is
- * kept with the transaction's claims (claim/claimed.c) and goes with them, proves the
- * holding.  Only the transaction itself can end a pinned holding.  So after each
- * change that it makes, the pin is compared with the row: the same grant must be
- * there, and not released.
+ *	1.	Claim the holding and judge it by the clock, once.
+ *	2.	Note the pin with the transaction's claims (claim/claimed.c).  It proves the holding
+ *		as long as the claim exists.
+ *	3.	Only the transaction itself can end the holding.  So after each change that it
+ *		makes, compare the pin with the row: the same grant, not released.
  *
- * Locking rules: to pin is to wait for transactions that are changing the holding.
- * app_lock stays locked with AccessShareLock to the end of the transaction, or of the
- * cursor that pinned, so that nobody drops the table with the row.  Nothing is
- * written: no transaction id, no WAL.
+ * Locking rules: a pin waits for transactions that are changing the holding.  app_lock
+ * stays locked with AccessShareLock to the end of the transaction, or of the cursor that
+ * pinned, so that no session can drop the table.  A pin writes nothing: no transaction id,
+ * no WAL.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,8 +37,8 @@
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/pin.h"
 #include "lease/state.h"
 #include "table/app_lock.h"
@@ -46,6 +48,7 @@
 static const AlPin *last = NULL;
 static uint64 last_changes = 0;
 
+
 static const AlPin *
 remember(const AlPin *pin)
 {
@@ -54,7 +57,7 @@ remember(const AlPin *pin)
 	return pin;
 }
 
-/* Is what was pinned still there, after this transaction has changed something? */
+/* Does the pinned holding still exist, after this transaction has changed something? */
 static bool
 is_still_there(const AlKey *key, AlPin *pin)
 {
@@ -66,7 +69,7 @@ is_still_there(const AlKey *key, AlPin *pin)
 	found = al_table_find_slot(rel, key, pin->slot, &holding) &&
 		holding.released_at == 0 && holding.fencing_token == pin->fencing_token;
 	table_close(rel, AccessShareLock);
-	foreach(cell, found ? NIL : al_held_mine(key))
+	foreach(cell, found ? NIL : al_tx_mine(key))
 		found = found || ((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token;
 	if (found)
 		pin->seen = al_claimed_changes();
@@ -87,7 +90,7 @@ find_pin(const AlKey *key, AlString owner)
 	return NULL;
 }
 
-/* Note that a claim of this transaction pins a holding */
+/* Note that this transaction, which has claimed the key, pins a holding */
 const AlPin *
 al_pin_note(const AlKey *key, const AlHolding *holding)
 {
@@ -95,6 +98,8 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 	char	   *data = MemoryContextAlloc(TopTransactionContext,
 										  sizeof(AlPin) + key->name.len + owner.len);
 	AlPin	   *pin = (AlPin *) data;
+
+	Assert(al_claimed_has(key->hash));
 
 	data += sizeof(AlPin);
 	memcpy(data, key->name.data, key->name.len);
@@ -110,7 +115,7 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 	return remember(pin);
 }
 
-/* Is this a live holding of an owner? */
+
 static bool
 is_live_of(const AlHolding *holding, AlString owner)
 {
@@ -119,10 +124,9 @@ is_live_of(const AlHolding *holding, AlString owner)
 }
 
 /*
- * Pin the exclusive lease of a key for the owner that the last pin was for.  It is likely
- * to have this one too, in the next row.  Only an owner who was seen to have the lease may
- * claim the key.  False: the owner does not have it, or the claim was not free; nothing is
- * claimed.
+ * Pin the exclusive lease of a key for the owner of the last pin, whose leases are often in
+ * adjacent rows.  Claims the key only after a look that finds the lease, since a claim refuses
+ * other calls.  False: no such lease, or the claim was not free; nothing is claimed.
  */
 static bool
 pin_next(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
@@ -141,9 +145,9 @@ pin_next(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
 }
 
 /*
- * Pin what an owner holds of a key until the transaction ends, or find that it is
- * pinned already.  NULL where the owner does not hold the key, with the outcome of
- * al_claim_own().  Waits for unfinished transactions; raises what al_claim() can.
+ * Pin an owner's holding of a key until the transaction ends, or return the existing pin.
+ * NULL: the owner does not hold the key; the outcome is one of al_claim_own().  Waits for
+ * unfinished transactions; raises the errors of al_claim().
  */
 const AlPin *
 al_pin(AlString name, AlString owner_name, AlResult *result)

@@ -1,6 +1,8 @@
 /*
  * pin.h
- *		Relying on a holding until the transaction ends.
+ *		Pins: a transaction relies on a holding until it ends.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_PIN_H
 #define AL_LEASE_PIN_H

@@ -3,24 +3,26 @@
  * quota.c
  *		How many keys a role may hold.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a policy with max_keys_per_role limits the number of different keys that a role
- * holds under it.  A key is under the policy that rules this part for the key.  Keys are
- * counted when a holding begins, from the rows in app_lock.  No count is stored that could
- * be wrong after a crash.
+ * holds under it.  For each key, one policy decides this part.
  *
- * A place in line (lease/line.c) counts as a key of its role, since it will be one, unless
- * its owner shares the key already.
+ *	1.	Claim the quotas, before a holding that is new or moves to another row is written.
+ *	2.	Count the keys in app_lock, and raise an error if there would be too many.  A stored
+ *		count could be wrong after a crash.
+ *	3.	Write the rows, and give the quotas back.
  *
- * Keys that an unfinished transaction has acquired count, since it may commit, and keys
- * that it has released count, too, since it may roll back.  A dirty snapshot sees both
- * versions of a row.  A transaction with holdings that have no row counts as one key for
- * others, by a lock that it keeps.
+ * A ticket (lease/line.c) counts as a key of its role, since it will become one, unless its
+ * owner already shares the key.
  *
- * Locking rules: a transaction claims its quotas before it writes a holding that is new or
- * moves to another row, and gives them back when the row is written.  All quotas of a
- * call are claimed at once, in the order of their hashes, after the places of its keys.
- * It waits for no other claim meanwhile.  An extension claims nothing: a count may miss a
- * lease that is extended in the instant of its end.
+ * A dirty snapshot sees both versions of a row, so the count includes what an unfinished
+ * transaction has acquired, since it may commit, and what it has released, since it may roll
+ * back.  A transaction with holdings without a row counts as one key, by a lock that it keeps.
+ *
+ * Locking rules: all quotas of a call are claimed at once, in the order of their hashes,
+ * after the seats of its keys.  The call waits for no other claim meanwhile.  An extension
+ * claims nothing: a count may miss a lease that is extended in the instant of its end.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,8 +48,8 @@
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/quota.h"
 #include "lease/state.h"
@@ -63,16 +65,16 @@ typedef struct Counted
 {
 	const AlPolicy *policy;
 	Oid			role;
-	uint64		hash;			/* what is claimed */
-	const AlKey **keys;			/* in order */
+	uint64		hash;			/* the claim is on it */
+	const AlKey **keys;			/* the new ones, sorted by name */
 	int			new_keys;
-	bool		in_transaction; /* some of them without a row */
-	const AlKey *place;			/* of a new place in line; or NULL */
-	int			tickets;		/* counted: places in line of the role */
+	bool		in_transaction; /* some of them will have no row */
+	const AlKey *ticket;		/* of a new ticket; or NULL */
+	int			tickets;		/* of the role; set by the count */
 } Counted;
 
 static uint64
-hash_of(const Counted *quota)
+quota_hash(const Counted *quota)
 {
 	StringInfoData name;
 	AlHash		hash;
@@ -107,12 +109,12 @@ add_use(List *quotas, const AlQuotaUse *use, int max_keys)
 		quota = palloc0(sizeof(Counted));
 		quota->policy = policy;
 		quota->role = use->role;
-		quota->hash = hash_of(quota);
+		quota->hash = quota_hash(quota);
 		quota->keys = palloc(max_keys * sizeof(AlKey *));
 		quotas = lappend(quotas, quota);
 	}
-	if (use->is_new && use->is_place)
-		quota->place = use->key;
+	if (use->is_new && use->is_ticket)
+		quota->ticket = use->key;
 	else if (use->is_new)
 		quota->keys[quota->new_keys++] = use->key;
 	quota->in_transaction = quota->in_transaction || use->in_transaction;
@@ -134,20 +136,17 @@ compare_names(const void *a, const void *b)
 	return al_string_compare(*(const AlString *) a, (*(const AlKey *const *) b)->name);
 }
 
-/* Is a key one of those that the quota is for, other than the new keys? */
+/* Does the quota count this key, and is it none of the new keys? */
 static bool
-is_counted(const Counted *quota, AlString key)
+is_covered(const Counted *quota, AlString key)
 {
 	return al_policy_for(key, AL_MAX_KEYS_PER_ROLE) == quota->policy &&
 		bsearch(&key, quota->keys, quota->new_keys, sizeof(AlKey *), compare_names) == NULL;
 }
 
-/*
- * Begin to read the rows that may count, in the order of keys: by an index of roles and
- * keys, if somebody has made one, or else by the primary key
- */
+/* Begin to read rows in the order of keys, by an index on role and key if there is one */
 static SysScanDesc
-begin_rows(Relation rel, const Counted *quota, Snapshot dirty)
+begin_role_rows(Relation rel, const Counted *quota, Snapshot dirty)
 {
 	static const AttrNumber columns[] = {Anum_app_lock_role, Anum_app_lock_key};
 	ScanKeyData keys[2];
@@ -184,18 +183,18 @@ find_mine(const Counted *quota)
 	List	   *mine = NIL;
 	ListCell   *cell;
 
-	foreach(cell, al_held_mine(NULL))
+	foreach(cell, al_tx_mine(NULL))
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (holding->role == quota->role && is_counted(quota, holding->key) &&
+		if (holding->role == quota->role && is_covered(quota, holding->key) &&
 			!has_key(mine, holding->key))
 			mine = lappend(mine, lfirst(cell));
 	}
 	return mine;
 }
 
-/* How many keys are held by rows, without those in the list */
+/* How many keys are held by rows?  Keys in the list "mine" are not counted. */
 static int
 count_rows(Relation rel, const Counted *quota, List *mine)
 {
@@ -208,7 +207,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	int			count = 0;
 
 	InitDirtySnapshot(dirty);
-	scan = begin_rows(rel, quota, &dirty);
+	scan = begin_role_rows(rel, quota, &dirty);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		AlHolding	row;
@@ -220,10 +219,10 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 		{
 			if (scan->irel)
 				break;
-			continue;			/* somebody has turned the indexes off */
+			continue;			/* not in order: ignore_system_indexes is on */
 		}
 		if ((row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0) ||
-			row.role != quota->role || !al_is_live(&row, now) || !is_counted(quota, row.key))
+			row.role != quota->role || !al_is_live(&row, now) || !is_covered(quota, row.key))
 			continue;
 		last_length = Min(row.key.len, AL_MAX_KEY_BYTES);
 		memcpy(last, row.key.data, last_length);
@@ -233,9 +232,9 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	return count;
 }
 
-/* Does an owner hold a key, so that a place in line for it is no further key? */
+
 static bool
-is_held(Relation rel, AlString name, AlString owner_name)
+owner_holds(Relation rel, AlString name, AlString owner_name)
 {
 	AlKey		key;
 	AlOwner		owner;
@@ -250,8 +249,8 @@ is_held(Relation rel, AlString name, AlString owner_name)
 }
 
 /*
- * How many places in line does the role have, for keys of the quota?  A new holding takes
- * the place of the ticket that its owner has for the key.
+ * Count the tickets of the role for keys of the quota, without the ticket of "owner" for a new
+ * key, which the new holding replaces.
  */
 static int
 count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
@@ -268,33 +267,33 @@ count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
 		CHECK_FOR_INTERRUPTS();
 		count += ticket->role == quota->role &&
 			al_policy_for(ticket->key, AL_MAX_KEYS_PER_ROLE) == quota->policy &&
-			(is_counted(quota, ticket->key) ||
+			(is_covered(quota, ticket->key) ||
 			 !al_owner_equal(al_string(ticket->owner), owner->name)) &&
-			!is_held(rel, ticket->key, al_string(ticket->owner));
+			!owner_holds(rel, ticket->key, al_string(ticket->owner));
 	}
 	return count;
 }
 
-/* Raise 53400 for the first key that is one too many, beside those that are held */
+/* Raise 53400, naming the first new key for which no room is left beside "held" keys */
 static void
 raise_quota(const Counted *quota, int held)
 {
 	int			limit = (int) quota->policy->parts[AL_MAX_KEYS_PER_ROLE];
-	const AlKey *key = quota->place ? quota->place : quota->keys[Max(limit - held, 0)];
+	const AlKey *key = quota->ticket ? quota->ticket : quota->keys[Max(limit - held, 0)];
 	char	   *role = al_role_name(quota->role);
 
 	ereport(ERROR,
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("lock \"%s\" would be one key too many for its role", al_display(key->name)),
 			 errdetail("Role \"%s\" holds %d of at most %d keys, by the policy for prefix \"%s\".%s",
-					   role ? al_display(al_cstring(role)) : "?", Max(limit, held), limit,
+					   role ? al_display(al_cstring(role)) : "?", held, limit,
 					   al_display(quota->policy->prefix),
 					   quota->tickets == 0 ? "" :
 					   psprintf("  Places in line count, too: %d.", quota->tickets)),
 			 errhint("Release other locks, or ask an administrator to raise max_keys_per_role.")));
 }
 
-/* Count the keys that are held under a quota, which is claimed, and take the new ones */
+/* Count the keys under a claimed quota; raise 53400 if the new ones are too many */
 static void
 count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 {
@@ -302,19 +301,22 @@ count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 	int			held = list_length(mine) + al_claim_count_quota(quota->hash) +
 		count_rows(rel, quota, mine);
 
+	Assert(quota->new_keys > 0 || quota->ticket != NULL);
 	quota->tickets = count_tickets(rel, quota, owner);
 	held += quota->tickets;
-	if (held + quota->new_keys + (quota->place != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
+	elog(DEBUG3, "quota of prefix \"%s\": %d keys held, %d requested",
+		 al_display(quota->policy->prefix), held, quota->new_keys + (quota->ticket != NULL));
+	if (held + quota->new_keys + (quota->ticket != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
 		raise_quota(quota, held);
-	/* Others count this transaction from now on. */
+	/* From now on, other sessions count this transaction as one key. */
 	if (quota->in_transaction)
 		al_claim_quota(quota->hash, AccessShareLock);
 }
 
 /*
- * Claim the quotas of holdings that are about to be written for an owner, with the keys in
- * order; returns them for al_quota_end().  Raises 53400 where a role would hold more keys
- * than it may.
+ * Claim the quotas of holdings that are about to be written for an owner; the keys are
+ * sorted.  Returns the quotas for al_quota_end().  Raises 53400 if a role would hold more
+ * keys than its policy allows, and the errors of any wait for a lock.
  */
 List *
 al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *owner)
@@ -322,6 +324,8 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *o
 	List	   *quotas = NIL;
 	ListCell   *cell;
 
+	for (int i = 1; i < count; i++)
+		Assert(al_string_compare(uses[i - 1].key->name, uses[i].key->name) < 0);
 	for (int i = 0; i < count; i++)
 		quotas = add_use(quotas, &uses[i], count);
 	list_sort(quotas, compare_hashes);
@@ -332,25 +336,25 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *o
 		AL_TEST_POINT("before-count");
 	foreach(cell, quotas)
 	{
-		if (((Counted *) lfirst(cell))->new_keys > 0 || ((Counted *) lfirst(cell))->place)
+		if (((Counted *) lfirst(cell))->new_keys > 0 || ((Counted *) lfirst(cell))->ticket)
 			count_keys(rel, lfirst(cell), owner);
 	}
 	AL_TEST_POINT("quota-claimed");
 	return quotas;
 }
 
-/* The same for a place in line, which is no further key where the owner shares the key */
+/* The same for a ticket; NIL if the owner holds the key, since the ticket does not count */
 List *
-al_quota_claim_place(Relation rel, const AlKey *key, const AlOwner *owner, Oid role)
+al_quota_claim_ticket(Relation rel, const AlKey *key, const AlOwner *owner, Oid role)
 {
-	AlQuotaUse	use = {.key = key, .role = role, .is_new = true, .is_place = true};
+	AlQuotaUse	use = {.key = key, .role = role, .is_new = true, .is_ticket = true};
 
-	if (al_policy_for(key->name, AL_MAX_KEYS_PER_ROLE) == NULL || is_held(rel, key->name, owner->name))
+	if (al_policy_for(key->name, AL_MAX_KEYS_PER_ROLE) == NULL || owner_holds(rel, key->name, owner->name))
 		return NIL;
 	return al_quota_claim(rel, &use, 1, owner);
 }
 
-/* Raise 53400 where a quota would refuse an attempt that is refused now */
+/* Raise 53400 if a quota would also refuse an attempt that was refused for another reason */
 void
 al_quota_check(Relation rel, const AlAttempt *attempt)
 {
@@ -361,7 +365,7 @@ al_quota_check(Relation rel, const AlAttempt *attempt)
 		al_quota_end(al_quota_claim(rel, &use, 1, &request->owner));
 }
 
-/* Claim the quotas of attempts that are granted, as al_quota_claim() does */
+/* al_quota_claim() for granted attempts */
 List *
 al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 {
@@ -374,7 +378,7 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	for (int i = 0; i < count; i++)
 	{
 		const AlHolding *own = attempts[i].own;
-		/* Others counted it together with all that its transaction holds. */
+		/* Others have counted all keys of its transaction as one. */
 		bool		is_made_lease = own && own->lifetime == AL_TRANSACTION &&
 			attempts[i].lifetime != AL_TRANSACTION && !attempts[i].request->is_convert;
 
@@ -388,7 +392,7 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	return al_quota_claim(rel, uses, used, &attempts[0].request->owner);
 }
 
-/* The holdings are written, or refused. */
+/* Give back the quotas: the holdings are written, or refused */
 void
 al_quota_end(List *quotas)
 {

@@ -3,8 +3,14 @@
  * release.c
  *		Ending holdings: release by the owner, and end by an administrator.
  *
- * Locking rules: those of lease/state.c.  An administrator does not wait for a claim,
- * but is told who has it.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: an owner releases its own holding (al_lease_release).  An administrator ends all
+ * holdings of a key (al_lease_end), or the one that a grant made, which its fencing token
+ * names (al_lease_end_grant).
+ *
+ * Locking rules: those of lease/state.c.  An administrator's call retries for half a second
+ * to get a claim, and is then refused with the process id of the claimant.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,11 +25,12 @@
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
+#include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/release.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -34,20 +41,22 @@
 #include "table/sharers.h"
 #include "table/tickets.h"
 
-/* To end a holding by force, a claim is tried so often, after so many microseconds */
+/* Forced ends: maximum number of tries to claim, and the microseconds between them */
 #define MOST_TRIES		500
 #define TRY_PAUSE		1000L
 
-/* Write that a holding is over; "forget": as if its owner had never had it */
+/* Write the end of a holding into its row; "forget": remove its owner from the row too */
 void
 al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, bool forget)
 {
+	Assert(al_claimed_has(key->hash) && ItemPointerIsValid(&holding->tid));
 	holding->released_at = now;
 	holding->meta = NULL;
 	if (forget)
 		holding->owner = NULL;
 	al_table_put(rel, key, holding);
 }
+
 
 static void
 forget_row(Relation rel, const AlKey *key, const AlOwner *owner, AlHolding *row)
@@ -59,10 +68,10 @@ forget_row(Relation rel, const AlKey *key, const AlOwner *owner, AlHolding *row)
 }
 
 /*
- * An owner is granted a key: take its name from the rows that it has released before.
- * Otherwise one of them would be its newest row once the row of the grant is swept or
- * taken, and a lost lease would look released.  The rows still keep the key closed.  The
- * grant may be about to be written over the exclusive row, or over a share: that is spared.
+ * An owner is granted a key: remove the owner from rows that it has released before, or they
+ * would make a lost lease look released once its own row is swept or taken.  They still keep
+ * the key closed.  "spare_exclusive", "spare_share": skip the exclusive row, or the first
+ * share that is not closed, because the grant will be written over it.
  */
 void
 al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner, AlRows *rows,
@@ -84,17 +93,17 @@ al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner, AlRows 
 	}
 }
 
-/* A row is taken or ended: if it was not released, note that its lease expired */
+/* A row is taken or ended: if it was not released, publish and count that its lease expired */
 void
 al_note_expired(const AlKey *key, const AlHolding *row)
 {
 	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
 		return;
 	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-	al_record_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
+	al_publish_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
 }
 
-/* End what an owner holds by this transaction, except for the holding "but" */
+/* End the holdings without a row that this transaction has for an owner, except "but" */
 void
 al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 			const AlHolding *but, AlEndedBy ended_by)
@@ -105,16 +114,13 @@ al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 	{
 		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
 			continue;
-		al_held_end(lfirst(cell), false);
-		al_record_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by, NULL);
+		al_tx_end(lfirst(cell), false);
+		al_publish_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by, NULL);
 		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 }
 
-/*
- * Release what an owner holds.  "seen" is as in AlOwnClaim.  Outcomes: AL_RELEASED,
- * and the others of al_claim_own().  Raises 42501.
- */
+/* Release an owner's holding; "seen" and outcomes as in al_claim_own().  Raises 42501. */
 void
 al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 				 const AlHolding *seen, AlResult *result)
@@ -135,14 +141,16 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->meta = NULL;
 	if (!al_put_over(rel, key, own))
 	{
+		elog(DEBUG1, "lock \"%s\": the share expired before its release was written",
+			 al_display(key->name));
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
-	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
-	/* Who had the key alone, and took a place elsewhere at that moment, needs none. */
+	al_publish_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
+	/* Drop a ticket that this owner took concurrently in another session. */
 	if (!al_is_shared(own) && !al_tickets_none())
 		(void) al_tickets_drop(key, owner);
 	result->holding = *own;
@@ -151,10 +159,9 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim as al_claim() does; false where another transaction has claimed the key since we
- * began.  Most are about to go: those of heartbeats, sweeps, and of who was refused.
- * Where others have come instead of them, we wait for those, or a busy key could never
- * be had.
+ * Claim as al_claim() does; false if a transaction keeps its claim on the key.  Most claims
+ * are about to go: those of heartbeats, sweeps and refused calls.  If all first claimants have
+ * gone and others have come, wait for those, or a busy key could never be claimed.
  */
 static bool
 claim_soon(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
@@ -183,10 +190,7 @@ claim_soon(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode m
 	return true;
 }
 
-/*
- * al_claim(), which waits no longer than claim_soon() does.  False: AL_IN_TRANSACTION,
- * and the result says which process is in the way.
- */
+/* claim_soon(); false: the outcome is AL_IN_TRANSACTION, with the blocker's process id */
 bool
 al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
 					AlClaim *claim, AlResult *result)
@@ -198,10 +202,12 @@ al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClai
 	pending = mode == AL_CLAIM_TAKE ? al_pending_find(rel, key, NULL) : NULL;
 	result->outcome = AL_IN_TRANSACTION;
 	result->blocker = pending ? pending->pid : al_claim_blocker(claim);
+	elog(DEBUG3, "lock \"%s\": process %d keeps its claim", al_display(key->name),
+		 result->blocker);
 	return false;
 }
 
-/* Nobody holds a key: tell who has the offer, or until when the key is closed */
+/* The key is not held: set the result to its offer, or to the time until which it is closed */
 static void
 tell_kept(Relation rel, const AlKey *key, AlResult *result)
 {
@@ -218,18 +224,17 @@ tell_kept(Relation rel, const AlKey *key, AlResult *result)
 }
 
 /*
- * End all holdings of a key, whoever has them, and return copies of what they were: a
- * list of AlHolding *.  A key that min_hold or lock_delay keeps closed is open then, and that
- * alone is AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
- * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
- * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
- * end, or has claimed it and does not end soon.  Waits for those that come after us.
+ * End all holdings of a key, and return copies as they were before: a list of AlHolding *.
+ * This also opens a closed key.  The rows forget their owners, who then find no lock instead
+ * of a released one.  Outcomes, with the key claimed: AL_RELEASED (a holding was ended, or the
+ * key opened), AL_NOT_FOUND; without a claim: AL_IN_TRANSACTION, if another transaction holds
+ * the key, or has a claim that claim_soon() did not get past.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 			 const text *reason, AlResult *result)
 {
-	List	   *others = al_held_by_others(key);
+	List	   *others = al_tx_by_others(key);
 	List	   *ended = NIL;
 	AlState		state;
 	TimestampTz now;
@@ -255,9 +260,9 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 
 		*copy = *holding;
 		ended = lappend(ended, copy);
-		al_record_end(key, copy, now, ended_by, reason);
+		al_publish_end(key, copy, now, ended_by, reason);
 		if (holding->lifetime == AL_TRANSACTION)
-			al_held_end(holding, true);
+			al_tx_end(holding, true);
 		else
 			al_end_row(rel, key, holding, now, true);
 	}
@@ -268,7 +273,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		if (!al_is_closed(row, now))
 			continue;
 		al_note_expired(key, row);
-		/* It ended when it did, as lock_held_at() tells where no history was asked for. */
+		/* Keep the moment of the end, which lock_held_at() reads where there is no history. */
 		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;
 	}
@@ -281,7 +286,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	return ended;
 }
 
-/* Which of these holdings did a grant make?  NULL: none */
+/* The holding with a fencing token, or NULL */
 static AlHolding *
 of_grant(List *holdings, int64 token)
 {
@@ -297,23 +302,23 @@ of_grant(List *holdings, int64 token)
 	return NULL;
 }
 
-/* Does another transaction hold a key by this holding, to its end? */
+/* Is this a holding with the lifetime of another transaction? */
 static bool
 is_of_other(const AlHolding *holding)
 {
-	return holding->lifetime == AL_TRANSACTION && holding->held < 0;
+	return holding->lifetime == AL_TRANSACTION && holding->tx_index < 0;
 }
 
 /*
- * The holding that a grant made, as far as it can be ended.  NULL: AL_IN_TRANSACTION, where
- * an unfinished transaction has it, or may have; otherwise AL_CHANGED, and the result says
- * who holds the key.  Unfinished transactions are looked at first: where one ends in
+ * The holding with a fencing token, if it can be ended.  NULL: AL_IN_TRANSACTION, if an
+ * unfinished transaction has or may have that holding; otherwise AL_CHANGED, and the result
+ * describes who holds the key.  Unfinished transactions are looked at first: if one ends in
  * between, its outcome is in the rows.
  */
 static AlHolding *
 find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 {
-	bool		is_claimed = al_claim_is_others(key->hash);
+	bool		is_claimed = al_claim_has_others(key->hash);
 	List	   *pending = is_claimed ? al_pending_holdings(rel, key) : NIL;
 	int			more;
 	List	   *holdings = al_holdings_of_key(rel, key, NULL, AL_LOOK_ALL, &more, &result->at);
@@ -324,7 +329,7 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 
 	if (holding && !is_of_other(holding))
 		return holding;
-	/* Not all of these tell their tokens. */
+	/* The tokens of some transactions are not known. */
 	foreach(cell, holdings)
 	{
 		const AlHolding *other = lfirst(cell);
@@ -351,10 +356,9 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 }
 
 /*
- * Claim the holding that a grant made, of any owner, so that it can be ended; and return a
- * copy.  NULL: nothing is claimed, and the outcome is AL_CHANGED or AL_IN_TRANSACTION, as
- * find_grant() tells.  A shared holding is claimed as its owner does, so that others who
- * share the key are in nobody's way.
+ * Claim the holding with a fencing token, to end it, and return a copy.  NULL: nothing is
+ * claimed, and the outcome is that of find_grant(), or AL_IN_TRANSACTION.  A shared holding
+ * is claimed as its owner does, which does not exclude other sharers.
  */
 AlHolding *
 al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim,
@@ -387,9 +391,9 @@ al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim
 }
 
 /*
- * End a holding that al_lease_claim_grant() has claimed, and return what it was.  Its row
- * keeps the key closed no longer; what other rows do is left as it is.  NULL: it has run out
- * meanwhile, and so AL_CHANGED; the claim stays.
+ * End a holding that al_lease_claim_grant() has claimed, and return a copy as it was before.
+ * Its row no longer keeps the key closed; other rows may.  NULL: the holding has expired
+ * meanwhile, and the outcome is AL_CHANGED; the claim stays.
  */
 AlHolding *
 al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEndedBy ended_by,
@@ -398,9 +402,10 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 	AlHolding  *ended = palloc(sizeof(AlHolding));
 	TimestampTz now = GetCurrentTimestamp();
 
+	Assert(al_claimed_has(key->hash));
 	*ended = *holding;
 	if (holding->lifetime == AL_TRANSACTION)
-		al_held_end(holding, true);
+		al_tx_end(holding, true);
 	else
 	{
 		holding->released_at = now;
@@ -409,17 +414,19 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 		/* A new sharer may be taking the row of a share that has expired. */
 		if (!al_is_live(ended, now) || !al_put_over(rel, key, holding))
 		{
+			elog(DEBUG1, "lock \"%s\": the lease expired before its forced end was written",
+				 al_display(key->name));
 			(void) find_grant(rel, key, ended->fencing_token, result);
 			return NULL;
 		}
 	}
-	al_record_end(key, ended, now, ended_by, reason);
+	al_publish_end(key, ended, now, ended_by, reason);
 	result->outcome = AL_RELEASED;
 	return ended;
 }
 
 /*
- * End the holding that a grant made, and no other, by force; returns a list with a copy of it.
+ * End the one holding with a fencing token by force; returns a list with a copy of it, or NIL.
  * Outcomes: AL_RELEASED, AL_CHANGED, AL_IN_TRANSACTION.
  */
 List *

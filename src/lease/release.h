@@ -1,6 +1,8 @@
 /*
  * release.h
  *		Ending holdings.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_RELEASE_H
 #define AL_LEASE_RELEASE_H

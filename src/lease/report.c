@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *		Refusals in words.
+ *		Raising refusals as errors.
  *
- * Model: one file turns outcomes of verbs into errors, so that all functions use the
- * same words.  A message names the key and the holder's label, both with control
- * characters escaped, and never an owner.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: this file turns the outcomes of verbs into errors, so that all functions use the
+ * same words.  A message names the key and the holder's label, both with control characters
+ * escaped, and never an owner.
  *
  * A refusal is an answer, not a fault, and a busy key causes many.  So refusals stay
  * out of the server log unless log_min_messages is below "warning".
  *
- * A grant in doubt (claim/durability.c) is reported when it has committed, where no
- * error may be raised.  So it is a WARNING to this process, which finishes the commit
- * and then ends.  Our hook makes it FATAL for the client and the log.  Without the
- * hook, the client would get the warning and lose the connection.
+ * A grant in doubt (claim/durability.c) is reported after its commit, where no error may be
+ * raised.  So this process raises a WARNING, finishes the commit and then ends.  Our hook
+ * makes the message FATAL for the client and the log.  Without the hook, the client would
+ * get the warning and lose the connection.
  *
  * Locking rules: none.
  *
@@ -41,13 +43,13 @@
 #include "table/history.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
-static bool in_doubt = false;	/* this process ends, for a grant in doubt */
+static bool in_doubt = false;	/* this process ends because of a grant in doubt */
 static int	doubt_log_level;	/* log_min_messages at that time */
 
 /*
- * Keep our refusals out of the server log.  Make the report of a doubt FATAL, even
- * for a client that set client_min_messages higher or gets no more output, and keep
- * the message that follows, which blames an administrator, out of the log.
+ * emit_log_hook: keep our refusals out of the server log.  Make the report of a doubt FATAL,
+ * even for a client that set client_min_messages higher or gets no more output.  Keep the
+ * message that follows, which blames an administrator, out of the log.
  */
 static void
 filter_messages(ErrorData *edata)
@@ -78,7 +80,7 @@ al_report_init(void)
 	emit_log_hook = filter_messages;
 }
 
-/* End the connection without a word of success: a grant may be on this server only. */
+/* End the connection without reporting success: a grant may be on this server only */
 void
 al_report_doubt(void)
 {
@@ -108,7 +110,7 @@ show_text(text *value)
 	return al_display(al_string(value));
 }
 
-/* Until when a holding lasts, to follow "held" */
+/* The end of a holding, to follow "held" */
 static char *
 show_end(const AlHolding *holding)
 {
@@ -130,7 +132,7 @@ show_span(const AlHolding *holding)
 					show_time(holding->acquired_at), show_end(holding));
 }
 
-/* Who holds a key, to follow "lock ... is" */
+/* The holders of a key, to follow "lock ... is" */
 static char *
 show_holders(const AlResult *result)
 {
@@ -144,7 +146,7 @@ show_holders(const AlResult *result)
 					result->others == 1 ? "other" : "others");
 }
 
-/* Who is in the way of one more sharer, to follow "lock ... is" */
+/* How many seats are taken, to follow "lock ... is" */
 static char *
 show_full(const AlResult *result)
 {
@@ -155,7 +157,7 @@ show_full(const AlResult *result)
 					result->max_holders);
 }
 
-/* What is in the way of an acquire, to follow "lock ... is" */
+/* The obstacle of an acquire, to follow "lock ... is" */
 static char *
 obstacle_message(const AlResult *result)
 {
@@ -176,7 +178,7 @@ obstacle_message(const AlResult *result)
 	}
 }
 
-/* Whose an unfinished transaction is, as far as it has written that */
+/* The holder that an unfinished transaction has written, as a further sentence; or "" */
 static char *
 show_claimant(const AlResult *result)
 {
@@ -186,7 +188,7 @@ show_claimant(const AlResult *result)
 					show_time(result->holding.acquired_at));
 }
 
-/* Which policy keeps a key closed, if that is min_hold */
+/* The policy whose min_hold keeps a key closed, as a further sentence; or "" */
 static char *
 show_min_hold(const AlHolding *holding)
 {
@@ -199,6 +201,7 @@ show_min_hold(const AlHolding *holding)
 					al_display(policy->prefix));
 }
 
+
 static char *
 obstacle_detail(const AlResult *result)
 {
@@ -209,7 +212,7 @@ obstacle_detail(const AlResult *result)
 				return psprintf("%d of at most %d owners hold the lock, one of them until its transaction ends.",
 								result->others + 1, result->max_holders);
 			if (result->is_full)
-				return psprintf("%d of at most %d owners hold the lock, and unfinished transactions may have taken the other places, such as %s.%s",
+				return psprintf("%d of at most %d owners hold the lock, and unfinished transactions may have taken the other seats, such as %s.%s",
 								result->others + 1, result->max_holders,
 								result->blocker == 0 ? "a prepared one" :
 								psprintf("that of process %d", result->blocker),
@@ -232,12 +235,12 @@ obstacle_detail(const AlResult *result)
 		default:
 			if (!result->is_full)
 				return show_span(&result->holding);
-			return psprintf("The next place to become free is that of %s, held %s.",
+			return psprintf("The next seat to become free is that of %s, held %s.",
 							show_text(result->holding.holder), show_end(&result->holding));
 	}
 }
 
-/* The statement that ends an offer: tickets of all keys have different numbers */
+/* The statement that ends an offer; a ticket number is unique in the database */
 static char *
 show_offer_end(const AlResult *result)
 {
@@ -270,6 +273,7 @@ obstacle_hint(const AlResult *result)
 	}
 }
 
+
 static char *
 nobody_detail(const AlResult *result)
 {
@@ -284,7 +288,7 @@ nobody_detail(const AlResult *result)
 	return "The lock is free, was swept, or was never acquired.";
 }
 
-/* The holders of a key that a grant does not hold any more */
+/* The detail of AL_CHANGED: who holds the key now */
 static char *
 changed_detail(const AlResult *result)
 {
@@ -297,7 +301,7 @@ changed_detail(const AlResult *result)
 					show_time(holding->acquired_at), show_end(holding));
 }
 
-/* Who ended a lease by force, when and why */
+/* The forced end of a lease: role, function, time and reason */
 static char *
 forced_detail(const AlForcedEnd *forced)
 {
@@ -306,7 +310,7 @@ forced_detail(const AlForcedEnd *forced)
 					show_text(forced->reason));
 }
 
-/* Raise 55P03: a transaction holds a key, and only its end can change that */
+/* Raise 55P03: a transaction holds the key until it ends */
 AL_NORETURN static void
 raise_in_transaction(const AlKey *key, int pid)
 {
@@ -320,7 +324,7 @@ raise_in_transaction(const AlKey *key, int pid)
 	pg_unreachable();
 }
 
-/* Raise 22023: a transaction was to get what only leases have, such as a ttl */
+/* Raise 22023: a holding with the lifetime of a transaction cannot have, for example, a ttl */
 void
 al_raise_no_lease(const char *what)
 {
@@ -331,7 +335,7 @@ al_raise_no_lease(const char *what)
 	pg_unreachable();
 }
 
-/* What sets a limit: a policy or a setting */
+/* The name of the policy or the setting that sets a limit */
 static char *
 show_limit(const AlKey *key, AlPolicyPart part, const char *name)
 {
@@ -342,7 +346,7 @@ show_limit(const AlKey *key, AlPolicyPart part, const char *name)
 	return psprintf("%s of the policy for prefix \"%s\"", name, al_display(policy->prefix));
 }
 
-/* Raise 55P03: another owner has the key, or comes first */
+/* Raise 55P03: another owner holds the key, or comes first */
 AL_NORETURN static void
 raise_refused(const AlKey *key, const AlResult *result)
 {
@@ -365,7 +369,7 @@ raise_refused(const AlKey *key, const AlResult *result)
 	pg_unreachable();
 }
 
-/* Raise LK002 to LK005, LK009 or LK011: the caller does not hold the key, or not by that grant */
+/* Raise LK002 to LK005, LK009 or LK011: the owner, or the named grant, does not hold the key */
 AL_NORETURN static void
 raise_not_held(const AlKey *key, const AlResult *result)
 {
@@ -434,13 +438,14 @@ raise_not_held(const AlKey *key, const AlResult *result)
 	pg_unreachable();
 }
 
-/* Raise the error that a refusal means; the result must be a refusal */
+/* Raise the error for a refusal; the result must be a refusal */
 void
 al_raise(const AlKey *key, const AlResult *result)
 {
 	const AlHolding *holding = &result->holding;
 	char	   *name = al_display(key->name);
 
+	Assert(!al_is_granted(result));
 	switch (result->outcome)
 	{
 		case AL_HELD:
@@ -509,7 +514,7 @@ al_raise(const AlKey *key, const AlResult *result)
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
 }
 
-/* Raise LK007: the new owner of a holding that is stolen holds the key already */
+/* Raise LK007: the new owner of a stolen holding already holds the key */
 void
 al_raise_new_owner(const AlKey *key, const AlResult *result)
 {
@@ -521,7 +526,7 @@ al_raise_new_owner(const AlKey *key, const AlResult *result)
 	pg_unreachable();
 }
 
-/* Why an owner does not hold a key as it should */
+/* The detail for an owner that does not hold a key, or not in the mode that it needs */
 static char *
 missing_detail(const AlResult *result)
 {
@@ -545,7 +550,7 @@ missing_detail(const AlResult *result)
 	}
 }
 
-/* What an owner that does not hold a key is told, to follow "lock ... is" */
+/* The message for an owner that does not hold a key, to follow "lock ... is" */
 static char *
 missing_message(const AlResult *result)
 {
@@ -557,8 +562,8 @@ missing_message(const AlResult *result)
 }
 
 /*
- * Raise LK006: an owner does not hold a key; LK009: an administrator ended that; or
- * 55P03: a transaction may hold it, for the owner
+ * Raise LK006: an owner does not hold a key; LK009: an administrator ended the holding; or
+ * 55P03: a transaction may hold the key for that owner
  */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
@@ -574,8 +579,8 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 }
 
 /*
- * Raise LK005: a fencing token is not that of the owner's grant, or with a result,
- * the owner does not hold the key; or 55P03, as al_raise_not_held() does
+ * Raise LK005: a fencing token is not that of the owner's grant (result NULL), or the owner
+ * does not hold the key; or 55P03, as al_raise_not_held() does
  */
 void
 al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
@@ -592,7 +597,7 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 	pg_unreachable();
 }
 
-/* The end of a grant that the session presents, in a sentence, as far as it is known */
+/* The end of a grant in atomic_lock.fencing_token, as a sentence, as far as it is known */
 static char *
 former_grant_detail(const AlKey *key, AlString owner_name)
 {
@@ -620,12 +625,13 @@ former_grant_detail(const AlKey *key, AlString owner_name)
 }
 
 /*
- * Raise LK005: the owner holds a key, by another grant than atomic_lock.fencing_token
- * has.  "table" is that of a guard, or NULL; the key is NULL if the role may not see it.
+ * Raise LK005: the owner holds the key by a grant that is not in atomic_lock.fencing_token.
+ * "table": the guarded table, or NULL.  The key is NULL if the role may not see it.
  */
 void
 al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
 {
+	Assert(key != NULL || table != NULL);
 	ereport(ERROR,
 			(al_errcode(ERRCODE_LOCK_EXPIRED),
 			 key ? errmsg("lock \"%s\" is held by another grant of this owner", al_display(key->name)) :
@@ -638,9 +644,9 @@ al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
 }
 
 /*
- * Raise LK006: an owner does not hold the key that covers a row of a table, or only
- * shares it (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  The key is
- * NULL if the role may not see it, and the result is NULL if there is no owner.
+ * Raise LK006: an owner does not hold the key that covers a row of a table, or only shares
+ * the key (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  "key" is NULL if the
+ * role may not see it; "result" is NULL if atomic_lock.owner is empty.
  */
 void
 al_raise_guard(const AlKey *key, const AlResult *result, Relation table)

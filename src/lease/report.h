@@ -1,6 +1,8 @@
 /*
  * report.h
  *		Refusals in words.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_REPORT_H
 #define AL_LEASE_REPORT_H

@@ -1,20 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * session_end.c
- *		Ending what a session holds, when the session ends.
+ *		Ending the holdings of a session, when the session ends.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: a holding with the lifetime of a session is a row that names the session
- * (shmem/session.c).  It is over when that session does not run any more, however the
+ * (shmem/session.c).  The holding ends when that session no longer runs, however the
  * session ended.
  *
- * A session that ends in an orderly way also ends its holdings in the table, in a
- * transaction of its own, whose commit wakes waiters.  DISCARD ALL does the same,
- * since a pooler then gives the connection to another client.  For that the session
- * keeps a list of keys, which may contain keys that it does not hold any more.
+ *	1.	The session notes the keys of such holdings in a list, which may also contain keys
+ *		that it no longer holds.
+ *	2.	At an orderly end it ends the holdings in the table, by transactions of its own,
+ *		whose commits wake waiters.
+ *	3.	DISCARD ALL does the same, since a pooler then gives the connection to another client.
  *
- * Locking rules: at its end a session waits for nobody.  Holdings whose keys others
- * have claimed, or for which there is no time, are left to those who find that the
- * session is gone; so is everything while somebody alters the table.
+ * Locking rules: at its end a session waits for no lock.  It leaves holdings whose keys
+ * others have claimed, or all if the table is locked or a second has passed, to sessions
+ * that find that this one no longer runs.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +46,7 @@
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/holding.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/session.h"
@@ -52,14 +55,14 @@
 #include "table/catalog.h"
 #include "table/events.h"
 
-/* Does this session hold a key by its lifetime, or may it, once others commit? */
+/* Does this session have a holding of the key, or may it have one when others commit? */
 static bool
 holds_key(Relation rel, const AlKey *key)
 {
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_claimed_has(key->hash) || al_claim_is_others(key->hash))
+	if (al_claimed_has(key->hash) || al_claim_has_others(key->hash))
 		return true;
 	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
@@ -70,7 +73,7 @@ holds_key(Relation rel, const AlKey *key)
 	return false;
 }
 
-/* Let what this session holds of a key expire; unless "wait", not what is claimed */
+/* Let this session's holdings of a key expire now; without "wait", skip claimed ones */
 static void
 end_key(Relation rel, const AlKey *key, bool wait)
 {
@@ -108,10 +111,10 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		}
 		al_durability_before_release();
 		al_stat_changed();
-		/* An expired lease tells when it ended, which a dead session does not. */
+		/* An expired lease shows when it ended, which a dead session does not. */
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
-		/* No other lease has no duration: its end is told now, and not again. */
+		/* ttl 0 marks it: al_publish_end() sends the event of its end now, and not again. */
 		holding.ttl = 0;
 		if (!is_shared && wait)
 			al_table_put(rel, key, &holding);
@@ -120,15 +123,15 @@ end_key(Relation rel, const AlKey *key, bool wait)
 			left = true;
 			continue;
 		}
-		al_record_end(key, &holding, now, AL_ENDED_SESSION, NULL);
+		al_publish_end(key, &holding, now, AL_ENDED_SESSION, NULL);
 		al_durability_released();
 	}
 	/* A prepared transaction may have a holding of this session, too. */
-	if (left || (!wait && al_claim_is_others(key->hash)))
+	if (left || (!wait && al_claim_has_others(key->hash)))
 		al_session_left();
 }
 
-/* Claims taken in one transaction at the end of a session */
+/* Maximum number of keys in one transaction at the end of a session */
 #define BATCH	500
 
 /* Microseconds that the end of a session may take, which nobody can interrupt */
@@ -138,7 +141,7 @@ end_key(Relation rel, const AlKey *key, bool wait)
 #define LONGEST_EXIT	INT64CONST(1000000)
 #endif
 
-/* Hashed with a secret of this session: CREATE EXTENSION changes the database's. */
+/* Hashed with a secret of this session, since CREATE EXTENSION changes the database's */
 typedef struct NotedKey
 {
 	AlHash		hash;
@@ -147,9 +150,10 @@ typedef struct NotedKey
 
 static HTAB *noted = NULL;
 static AlHash secret;
-static long prune_at = 64;
+static long prune_at = 64;		/* number of keys at which prune() runs */
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
+
 
 static bool
 next_noted(HASH_SEQ_STATUS *status, AlKey *key)
@@ -162,6 +166,7 @@ next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 	return true;
 }
 
+
 static void
 forget(const AlKey *key)
 {
@@ -173,7 +178,7 @@ forget(const AlKey *key)
 	pfree(name);
 }
 
-/* End what this session holds of up to max_keys noted keys, and forget those */
+/* End this session's holdings of up to max_keys noted keys, and forget these keys */
 static void
 end_some(Relation rel, int max_keys)
 {
@@ -193,7 +198,7 @@ end_some(Relation rel, int max_keys)
 	}
 }
 
-/* Runs after at_exit(), even if that has failed */
+/* Runs after at_exit(), even if that has failed: note that holdings are left */
 static void
 after_exit(int code, Datum arg)
 {
@@ -201,12 +206,14 @@ after_exit(int code, Datum arg)
 		al_session_left();
 }
 
+
 static void
 at_exit(int code, Datum arg)
 {
 	int64		until = al_monotonic_now() + LONGEST_EXIT;
 
 	AbortOutOfAnyTransaction();
+	Assert(noted != NULL);
 	AL_TEST_POINT("exit");
 	/* No client waits for a flush or a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
@@ -232,9 +239,11 @@ at_exit(int code, Datum arg)
 		if (rel == NULL)
 			break;
 	}
+	elog(DEBUG1, "the session has ended its locks, and left those of %ld keys",
+		 (long) hash_get_num_entries(noted));
 }
 
-/* Forget the keys of which this session holds nothing any more */
+/* Forget the keys that this session no longer holds */
 static void
 prune(Relation rel)
 {
@@ -250,7 +259,7 @@ prune(Relation rel)
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
 }
 
-/* This session is about to hold a key with its lifetime; raises XX000 */
+/* Note a key of which this session is about to be granted a holding; raises XX000 */
 void
 al_session_end_note(Relation rel, const AlKey *key)
 {
@@ -259,6 +268,7 @@ al_session_end_note(Relation rel, const AlKey *key)
 	char	   *name;
 	bool		found;
 
+	Assert(!proc_exit_inprogress && IsTransactionState());
 	if (noted == NULL)
 	{
 		HASHCTL		info = {.keysize = sizeof(AlHash), .entrysize = sizeof(NotedKey)};
@@ -270,7 +280,7 @@ al_session_end_note(Relation rel, const AlKey *key)
 					 errmsg("could not generate random values")));
 		keys = hash_create("atomic_lock keys of the session", 64, &info,
 						   HASH_ELEM | HASH_BLOBS);
-		/* Registering may fail, and at_exit() needs the list, so it is set last. */
+		/* Registering may fail, so set the list, which at_exit() needs, last. */
 		before_shmem_exit(after_exit, (Datum) 0);
 		before_shmem_exit(at_exit, (Datum) 0);
 		noted = keys;
@@ -310,7 +320,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		HASH_SEQ_STATUS status;
 		AlKey		key;
 
-		/* This may abort, so no key is forgotten.  None may go to the next client. */
+		/* Keep the keys in the list, since this may abort.  The next client must hold none. */
 		prune(rel);
 		al_claimed_lift_limit();
 		hash_seq_init(&status, noted);

@@ -1,6 +1,8 @@
 /*
  * session_end.h
- *		Ending what a session holds.
+ *		Ending the holdings of a session.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_SESSION_END_H
 #define AL_LEASE_SESSION_END_H

@@ -1,21 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * state.c
- *		The state of a key, and what an owner may do with it.
+ *		The state of a key, and what an owner may do with its holding.
  *
- * Model: look, claim, look again.  A verb first looks at the rows of the key without
- * any lock.  If that look refuses the caller, the verb ends and has written nothing.
- * Otherwise it claims the key and looks again.  What it sees under the claim stays
- * true until the transaction ends, so then it writes.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * If all rows of an owner are over, the newest one tells what became of its holding,
- * until somebody else is given that row.  lock_audit tells if an administrator ended a
- * later one.
+ * Model: look, claim, look again.  Each verb works in these steps.
  *
- * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an
- * owner's holding wait for claims, and drop their own if they refuse.  To write, the
- * caller has app_lock open with RowExclusiveLock, and has checked that the
- * transaction may write.  To read or pin takes AccessShareLock only.
+ *	1.	Look at the rows of the key without a lock.  If that refuses the caller, return.
+ *	2.	Claim the key.
+ *	3.	Look again.  This state stays true until the transaction ends.  If it refuses the
+ *		caller, drop the claim.
+ *	4.	Write.
+ *
+ * If all rows of an owner have ended, the newest one shows how, until another owner takes
+ * it.  lock_audit shows whether an administrator ended a later holding.
+ *
+ * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an owner's
+ * holding wait for claims.  To write, the caller has app_lock open with RowExclusiveLock,
+ * and has checked that the transaction may write.  AccessShareLock is enough to read or pin.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,14 +37,15 @@
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/sole.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/audit.h"
 #include "table/pending.h"
+
 
 bool
 al_is_granted(const AlResult *result)
@@ -49,7 +53,7 @@ al_is_granted(const AlResult *result)
 	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
 }
 
-/* Why a request was not granted, before its wait ended */
+/* The refusal itself: for a wait that ended, and for AL_FORCED, the outcome before that */
 AlOutcome
 al_obstacle(const AlResult *result)
 {
@@ -60,8 +64,8 @@ al_obstacle(const AlResult *result)
 }
 
 /*
- * The row of a lease that was granted to an owner or extended is written.  "lets_in":
- * others may be able to share the key since, who were not before.
+ * The row of a granted or extended lease is written: note that for the commit.  "lets_in":
+ * waiters may be able to share the key now that could not before.
  */
 void
 al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
@@ -73,8 +77,8 @@ al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holdin
 }
 
 /*
- * Has this transaction kept the key of a row from others, because it wrote or pinned
- * the row?  A row without an owner does not count: an administrator ended it.
+ * Has this transaction kept the key of a row from others, because it wrote or pinned the
+ * row?  A row without an owner was ended by force, and does not count.
  */
 bool
 al_is_kept(const AlKey *key, const AlHolding *row)
@@ -108,7 +112,7 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	return list_concat(holdings, state->mine);
 }
 
-/* Is a version of a row in a list? */
+
 static bool
 has_row(List *rows, const AlHolding *row)
 {
@@ -122,7 +126,7 @@ has_row(List *rows, const AlHolding *row)
 	return false;
 }
 
-/* Look at rows from a slot on, and at those of an owner, unless that is NULL */
+/* Look at rows from first_slot on, and at the rows of an owner, unless that is NULL */
 static void
 look_at_rows(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
 			 int32 first_slot, Snapshot snapshot, AlRows *rows)
@@ -149,42 +153,38 @@ look_at_rows(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
 	}
 }
 
-/*
- * Find the rows of shared holdings, unless the search for state->rows.exclusive saw none,
- * or it is known that there are none
- */
+/* Find the rows of shared holdings, unless rows.exclusive.sole or shmem/sole.c excludes them */
 void
 al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
 {
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	if (!state->rows.exclusive.is_alone && al_sole_is_known(key))
-		state->rows.exclusive.is_alone = true;
-	if (!state->rows.exclusive.is_alone)
-		look_at_rows(rel, key, owner, look, AL_SLOT_EXCLUSIVE + 1, NULL, &state->rows);
+	if (state->rows.exclusive.sole == AL_SOLE_UNKNOWN && al_sole_is_known(key))
+		state->rows.exclusive.sole = AL_SOLE_ROW;
+	if (state->rows.exclusive.sole == AL_SOLE_UNKNOWN)
+		look_at_rows(rel, key, owner, look, AL_SLOT_FIRST_SHARED, NULL, &state->rows);
 }
 
 /*
- * Look at rows of a key as they were at one moment, and at what this transaction holds.
- * Without a claim, only this look can tell that an owner does not hold the key.  Two
- * looks at different rows can miss a holding that moves from the second row to the
- * first between them.
+ * Look at the rows of a key under one snapshot, and at the holdings of this transaction.
+ * Without a claim, only this look can show that an owner does not hold the key: two looks at
+ * different rows can miss a holding that moves from the second row to the first in between.
  */
 void
 al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
 {
-	uint64		made = al_sole_entries(key);
+	uint64		entries = al_sole_entries(key);
 	Snapshot	snapshot;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	state->mine = al_held_mine(key);
-	if (made != 0 && al_sole_is_known(key))
+	state->mine = al_tx_mine(key);
+	if (entries != 0 && al_sole_is_known(key))
 	{
 		al_table_find(rel, key, &state->rows.exclusive);
-		/* There are no other rows unless the index was given an entry meanwhile. */
-		if (made == al_sole_entries(key))
+		/* The key has no other rows unless the index was given an entry meanwhile. */
+		if (al_sole_is_unchanged(key, entries))
 			return;
 	}
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -194,7 +194,7 @@ al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlSta
 	UnregisterSnapshot(snapshot);
 }
 
-/* Does a holding that a transaction had without a row have one by now? */
+/* Has a transaction's holding, seen without a row, become one of these rows? */
 static bool
 has_become_row(const AlHolding *held, List *holdings)
 {
@@ -209,12 +209,11 @@ has_become_row(const AlHolding *held, List *holdings)
 }
 
 /*
- * The live holdings of a key as of *now, including those of other transactions, for
- * people and for waiters: a list of AlHolding *, with those of the owner, if that is not
- * NULL.  *more is how many others there are, where not all are looked for.  No other owner
- * can hold the key besides a live exclusive lease, so that is looked at first.  Otherwise
- * transactions are looked at before rows: where one ends in between, its outcome is in
- * the rows.
+ * The live holdings of a key as of *now, including those of other transactions: a list of
+ * AlHolding *, with all those of "owner", unless NULL.  *more: the number of live ones that
+ * "look" leaves out of the list.  A live exclusive lease is looked for first, since it
+ * excludes other owners.  Then transactions come before rows: if one ends in between, its
+ * outcome is in the rows.
  */
 List *
 al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
@@ -226,14 +225,14 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 	ListCell   *cell;
 
 	al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, &state->rows.exclusive);
-	state->mine = al_held_mine(key);
+	state->mine = al_tx_mine(key);
 	*more = 0;
 	*now = GetCurrentTimestamp();
 	if (al_is_live(&state->rows.exclusive, *now))
 		return al_live_holdings(state, *now);
 
 	AL_TEST_POINT("reader-between");
-	others = al_held_by_others(key);
+	others = al_tx_by_others(key);
 	al_look(rel, key, owner, look, state);
 	*more = state->rows.more;
 	*now = GetCurrentTimestamp();
@@ -246,7 +245,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 	return list_concat(holdings, others);
 }
 
-/* Until when rows that are over keep a key closed; DT_NOBEGIN: none does */
+/* Until when ended rows keep a key closed; DT_NOBEGIN: the key is not closed */
 TimestampTz
 al_closed_until_all(Relation rel, const AlKey *key)
 {
@@ -269,16 +268,16 @@ al_closed_until_all(Relation rel, const AlKey *key)
 }
 
 /*
- * The leases in the way of a waiter: a list of AlHolding *.  Leases of its own owner
- * are not in its way.  Shared leases are in the way of a waiter that would share the
- * key only if it, or a waiter before it, does not want to share it with any number.
+ * The leases of other owners in the way of a waiter: a list of AlHolding *.  Shared leases
+ * are in the way of a waiter for a share only if that waiter, or one before it, has a limit
+ * of holders or wants the key exclusively.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 {
 	AlKey		key = al_waiter_key(waiter);
 	bool		limited;
-	bool		among_shared = waiter->is_shared && !al_queue_has_strict(waiter, &limited);
+	bool		among_shared = waiter->is_shared && !al_waiters_has_strict(waiter, &limited);
 	TimestampTz now;
 	int			more;
 	List	   *obstacles = NIL;
@@ -298,9 +297,8 @@ al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 }
 
 /*
- * May this owner do something with its holding?  AL_RELEASED: yes, and *own is it.
- * Otherwise AL_NOT_FOUND, or AL_NOT_OWNER, AL_ALREADY_RELEASED or AL_EXPIRED, and
- * result->holding says why not.
+ * Does this owner hold the key?  AL_RELEASED: yes, by *own.  Otherwise AL_NOT_FOUND; or
+ * AL_NOT_OWNER, AL_ALREADY_RELEASED or AL_EXPIRED, because of result->holding.
  */
 AlOutcome
 al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
@@ -351,10 +349,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	return AL_NOT_OWNER;
 }
 
-/*
- * An owner does not hold a key.  The outcome is AL_FORCED if an administrator ended what
- * it held last, as far as that is known.
- */
+/* Set the outcome AL_FORCED if an administrator ended the last holding of the refused owner */
 void
 al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
 {
@@ -371,73 +366,57 @@ al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
 	result->outcome = AL_FORCED;
 }
 
-/* Claim what it takes to do something with a holding of the owner */
+/* Claim the key to act on a holding of the owner; "mode" is that for an exclusive holding */
 static void
 claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 {
 	bool		is_shared = al_is_shared(holding);
+
+	Assert(mode == AL_CLAIM_TAKE || mode == AL_CLAIM_EXTEND || mode == AL_CLAIM_PIN);
 
 	if (is_shared && mode != AL_CLAIM_PIN)
 		mode = mode == AL_CLAIM_EXTEND ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE;
 	al_claim(&ask->claim, ask->key, is_shared ? ask->owner : NULL, mode);
 }
 
+
 static AlHolding *
-judge(AlOwnClaim *ask)
+judge_claimed(AlOwnClaim *ask)
 {
 	ask->result->outcome = al_judge_owner(&ask->state, ask->owner, ask->result, &ask->own);
 	return ask->own;
 }
 
-/* Look again, at one moment, and judge what the owner holds, or NULL */
+/* Look again, under one snapshot, and return the owner's holding, or NULL */
 AlHolding *
 al_judge_all(AlOwnClaim *ask)
 {
 	al_look(ask->rel, ask->key, ask->owner, AL_LOOK_SOME, &ask->state);
-	return judge(ask);
+	return judge_claimed(ask);
 }
 
 /*
- * Judge without a claim whether the owner may do something with its holding.  The
- * cheap look is enough to say that it may, or that somebody else has the key
- * exclusively.  Otherwise returns what to wait for: what another session's
- * transaction holds, or may hold, for the owner, or will hold when it commits, or the
- * expired lease that it is extending; or NULL.
+ * Where is the holding of an owner that a first look at the rows has not found?  A holding
+ * can move only in this order, so look at
+ *
+ *	1.	the transactions of other sessions;
+ *	2.	the rows, under one snapshot;
+ *	3.	uncommitted rows of others, if another transaction had claimed the key ("is_claimed").
+ *
+ * Sets ask->own for a row or a holding of this transaction.  Otherwise returns the holding
+ * that another session's transaction has, may have, or will have for the owner, or the expired
+ * lease that it is extending.  NULL: the owner does not hold the key.
  */
-static AlHolding *
-look_for_own(AlOwnClaim *ask)
+AlHolding *
+al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 {
-	AlState    *state = &ask->state;
-	AlHolding  *elsewhere;
-	bool		was_seen = ask->seen != NULL;
-	bool		is_claimed;
+	AlHolding  *elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 
-	state->rows.shared = NIL;
-	state->rows.more = 0;
-	state->mine = al_held_mine(ask->key);
-	if (ask->seen && !al_is_shared(ask->seen) && al_is_live(ask->seen, GetCurrentTimestamp()))
-		state->rows.exclusive = *ask->seen;
-	else if (!al_table_find(ask->rel, ask->key, &state->rows.exclusive) ||
-			 !al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
-	{
-		AL_TEST_POINT("own-not-exclusive");
-		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
-	}
-	ask->seen = NULL;
-	if (judge(ask))
-		return NULL;
-	is_claimed = al_claim_is_others(ask->key->hash);
-	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
-		return NULL;
-
-	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
-	AL_TEST_POINT("not-own");
-	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
 	{
 		/*
-		 * If another call of the owner extends it, that one began before the lease expired.  A
-		 * call that only waits as we do has the same claim, so wait once for each end.
+		 * Another call of the owner that extends the lease began before the expiry.  A call
+		 * that only waits as we do has the same claim, so wait once for each end.
 		 */
 		if (ask->waited_end != ask->result->holding.expires_at &&
 			al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
@@ -447,11 +426,10 @@ look_for_own(AlOwnClaim *ask)
 		}
 		(void) al_judge_all(ask);
 	}
-	/* Who was given a row goes over all that the owner holds, and not yet this. */
-	if (ask->own || elsewhere || !is_claimed || was_seen)
+	if (ask->own || elsewhere || !is_claimed)
 		return ask->own ? NULL : elsewhere;
 
-	/* Without a claim it is a row that was written by hand, which is not waited for. */
+	/* Do not wait twice for one row.  Without a claim, SQL wrote the row: never wait for it. */
 	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
 	if (elsewhere && !(ItemPointerIsValid(&ask->waited) &&
 						ItemPointerEquals(&elsewhere->tid, &ask->waited)))
@@ -459,13 +437,47 @@ look_for_own(AlOwnClaim *ask)
 		ask->waited = elsewhere->tid;
 		return elsewhere;
 	}
+	/* The transaction may have committed its row between the two looks. */
 	if (!al_judge_all(ask) && ask->result->outcome == AL_NOT_FOUND &&
 		al_pending_find(ask->rel, ask->key, NULL))
 		ask->result->is_in_use = true;
 	return NULL;
 }
 
-/* al_claim_own(), but for AL_FORCED */
+/*
+ * Judge without a claim whether the owner holds the key.  If the cheap look finds neither the
+ * owner's holding nor another exclusive one, return the result of al_where_is_it().
+ */
+static AlHolding *
+look_for_own(AlOwnClaim *ask)
+{
+	AlState    *state = &ask->state;
+	bool		was_seen = ask->seen != NULL;
+	bool		is_claimed;
+
+	state->rows.shared = NIL;
+	state->rows.more = 0;
+	state->mine = al_tx_mine(ask->key);
+	if (ask->seen && !al_is_shared(ask->seen) && al_is_live(ask->seen, GetCurrentTimestamp()))
+		state->rows.exclusive = *ask->seen;
+	else if (!al_table_find(ask->rel, ask->key, &state->rows.exclusive) ||
+			 !al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
+	{
+		AL_TEST_POINT("own-not-exclusive");
+		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
+	}
+	ask->seen = NULL;
+	if (judge_claimed(ask))
+		return NULL;
+	is_claimed = al_claim_has_others(ask->key->hash);
+	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
+		return NULL;
+	AL_TEST_POINT("not-own");
+	/* A caller that passes "seen" iterates over committed holdings: skip uncommitted ones. */
+	return al_where_is_it(ask, is_claimed && !was_seen);
+}
+
+/* al_claim_own(), without the outcome AL_FORCED */
 static AlHolding *
 claim_own(AlOwnClaim *ask)
 {
@@ -492,7 +504,9 @@ claim_own(AlOwnClaim *ask)
 		}
 		if (elsewhere)
 		{
-			/* Only a claim that conflicts with that transaction's waits for it. */
+			/* Wait for that transaction by a claim that conflicts with its claim. */
+			elog(DEBUG3, "lock \"%s\": waiting for a transaction of the same owner, process %d",
+				 al_display(ask->key->name), elsewhere->pid);
 			claim_for(ask, elsewhere, elsewhere->lifetime == AL_TRANSACTION ?
 					  AL_CLAIM_TAKE : AL_CLAIM_EXTEND);
 			al_claim_drop(&ask->claim);
@@ -506,8 +520,8 @@ claim_own(AlOwnClaim *ask)
 		claim_for(ask, ask->own, ask->mode);
 		AL_TEST_POINT("own-claimed");
 		al_table_find_again(ask->rel, ask->key, ask->own);
-		/* Where it is not live any more, the owner may have another row by now. */
-		if ((judge(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
+		/* If that row is no longer live, the owner may have another one by now. */
+		if ((judge_claimed(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");
 			return ask->own;
@@ -516,41 +530,42 @@ claim_own(AlOwnClaim *ask)
 		al_claim_drop(&ask->claim);
 		if (ask->own == NULL)
 			return NULL;
-		/* It was converted before we had the claim, and needs another claim. */
+		/* The holding was converted before we had the claim, and needs another claim. */
+		elog(DEBUG3, "lock \"%s\": converted meanwhile, claiming it again",
+			 al_display(ask->key->name));
 	}
 }
 
 /*
- * Claim the key if the owner may change or pin its holding.  Returns that holding,
- * which nobody else can change from now on, or NULL with the outcome and without a
- * claim.  A holding of this transaction needs no claim.  Waits for unfinished
- * transactions, also for one in which another session of the owner holds the key.
- * Other outcomes than of al_judge_owner(): AL_IN_TRANSACTION, where nobody can know
- * whether the owner holds it; AL_FORCED.
+ * Claim the key if the owner holds it.  Returns the holding, which no other transaction can
+ * change from now on; or NULL, with the outcome and without a claim.  A holding of this
+ * transaction needs no claim.  Waits for unfinished transactions, also for the owner's in
+ * other sessions.  Outcomes besides those of al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION,
+ * where a transaction of an unknown owner holds the key.
  */
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
 {
 	AlHolding  *own = claim_own(ask);
 
+	Assert(own == NULL || ask->claim.hash == 0 || al_claimed_has(ask->key->hash));
 	if (own == NULL)
 		al_tell_forced(ask->key, ask->owner, ask->result);
 	return own;
 }
 
 /*
- * Wait for a transaction of another session in which the owner has taken or let go of the key,
- * and of which there is a row; false: there is none, or it is prepared, since its COMMIT
- * PREPARED may need our connection.  "waited" is the fencing token of the row that was waited
- * for last.  Raises what al_claim() can.
+ * Wait for another session's transaction that has written a row for the owner, to acquire or
+ * release the key.  False: there is none, or it is prepared, and COMMIT PREPARED may need our
+ * connection.  *waited: token of the last such row.  Raises the errors of al_claim().
  */
 bool
 al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
 {
 	AlOwnClaim	ask = {.rel = rel, .key = key, .owner = owner};
-	AlHolding  *pending = al_claim_is_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
+	AlHolding  *pending = al_claim_has_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
 
-	/* Without a claim it is a row that was written by hand, which is not waited for. */
+	/* Without a claim, SQL wrote the row: do not wait for it. */
 	if (pending == NULL || pending->pid == 0 || pending->fencing_token == *waited)
 		return false;
 	*waited = pending->fencing_token;
@@ -559,10 +574,11 @@ al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited
 	return true;
 }
 
-/* Write over a holding's row; false: a share that expired, and its row is taken */
+/* Write over a holding's row; false: a share that has expired, and its row is being taken */
 bool
 al_put_over(Relation rel, const AlKey *key, AlHolding *holding)
 {
+	Assert(ItemPointerIsValid(&holding->tid) && holding->lifetime != AL_TRANSACTION);
 	if (al_is_shared(holding))
 		return al_table_try_put(rel, key, holding);
 	al_table_put(rel, key, holding);

@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * terms.c
- *		What policies and settings make of a request.
+ *		The terms of a request, according to policies and settings.
  *
- * Model: a verb that changes a key asks here, before it looks at the key, whether the
- * caller may, and for how long it gets what it asks for.  What exceeds a limit is
- * refused with an error, which names the key and the policy or the setting.  A ttl that
- * nobody asked for is made shorter instead: a policy must not break a call that names
- * none.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * A waiter asks again at each attempt, so that a policy is in force for it, too.
+ * Model: before a verb changes a key, it asks here whether the caller may, and for how long.
+ * A value above a limit is an error, which names the key and the policy or the setting.  A
+ * default ttl is cut instead, so that a policy does not break calls that pass none.  A waiter
+ * asks again at each attempt, so that a new policy applies to it too.
  *
- * What is counted is in other files: holders in lease/attempt.c, keys in lease/quota.c.
+ * Counts are in other files: of holders in lease/attempt.c, of keys in lease/quota.c.
  *
  * Locking: none.  app_lock is open, so the policies are known.
  *
@@ -29,14 +28,14 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 
-/* May the caller change a key? */
+
 bool
 al_terms_is_admitted(const AlKey *key)
 {
 	return al_policy_admits(key->name, GetUserId());
 }
 
-/* Raise 42501 where a policy reserves a key for roles of which the caller is no member. */
+/* Raise 42501 if a policy reserves a key for roles, and the caller is a member of none */
 void
 al_terms_admit(const AlKey *key)
 {
@@ -70,6 +69,7 @@ show_duration(int64 microseconds)
 	return microseconds == 0 ? "0" : psprintf(INT64_FORMAT "us", microseconds);
 }
 
+/* Raise 22023: a duration is out of range.  "key" is NULL where the value is for many keys */
 static void
 raise_range(const AlKey *key, const char *what, const char *least, AlPolicyPart part,
 			const char *setting)
@@ -114,7 +114,7 @@ raise_lifetime(const AlKey *key)
 					   al_display(policy->prefix))));
 }
 
-/* Say that a number of holders limits a key, and why that matters */
+/* The errdetail that names the origin of max_holders; "why" ends the sentence */
 static int
 detail_limited(const AlKey *key, const char *why)
 {
@@ -126,7 +126,7 @@ detail_limited(const AlKey *key, const char *why)
 	return errdetail("The call passes max_holders, %s.", why);
 }
 
-/* The ttl of a new lease that nobody asked for */
+/* The ttl of a new lease where the call passes none.  Raises 22023. */
 static int64
 default_ttl(const AlKey *key, int64 max_ttl, int64 max_lifetime)
 {
@@ -145,7 +145,7 @@ default_ttl(const AlKey *key, int64 max_ttl, int64 max_lifetime)
 	return ttl;
 }
 
-/* The ttl of a lease that begins; AL_NO_TTL: nobody asked for one.  Raises 22023. */
+/* The ttl of a new lease, in microseconds; AL_NO_TTL: use the default.  Raises 22023. */
 int64
 al_terms_new_ttl(const AlKey *key, int64 ttl)
 {
@@ -161,10 +161,11 @@ al_terms_new_ttl(const AlKey *key, int64 ttl)
 	return ttl;
 }
 
-/* Let a request that may wait as long as possible wait for the least max_wait of its keys */
+/* Set the wait of a request that waits as long as it may: the smallest max_wait of its keys */
 void
 al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
 {
+	Assert(count > 0);
 	if (request->wait != AL_LONGEST_WAIT)
 		return;
 	request->waits_longest = true;
@@ -174,7 +175,8 @@ al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
 }
 
 /*
- * What a request gets for a key, if that is granted.  Raises 42501 and 22023.
+ * Set the terms of a grant; with waits_longest, cut request->wait to max_wait of the key.
+ * Raises 42501 and 22023.
  */
 void
 al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
@@ -188,6 +190,7 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 		raise_range(key, "wait", "0", AL_MAX_WAIT, "atomic_lock.max_wait");
 	terms->ttl = 0;
 	terms->max_holders = 0;
+	terms->max_lifetime = al_policy_value(key->name, AL_MAX_LIFETIME);
 	if (request->is_convert)
 		return;
 
@@ -213,10 +216,7 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 				 errhint("Use lifetime \"lease\" or \"session\".")));
 }
 
-/*
- * What a request gets for a key of a set.  Raises what al_terms_of() raises, and 22023
- * where a set with a limit of holders would wait.
- */
+/* The same for a key of a set; also raises 22023 if a set with a limit of holders would wait */
 void
 al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms)
 {
@@ -225,11 +225,11 @@ al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cannot wait for a set with lock \"%s\"", al_display(key->name)),
-				 detail_limited(key, "and the set would keep a place while it waits for other keys"),
+				 detail_limited(key, "and the set would keep a seat while it waits for other keys"),
 				 errhint("Call it without \"wait\", and again later.")));
 }
 
-/* Check a ttl for what the owner of a key has already.  Raises 22023. */
+/* Check a ttl for an existing holding of a key.  Raises 22023. */
 void
 al_terms_check_ttl(const AlKey *key, int64 ttl)
 {
@@ -238,8 +238,8 @@ al_terms_check_ttl(const AlKey *key, int64 ttl)
 }
 
 /*
- * Check a ttl for whatever an owner has.  Where there are policies, each key has its own
- * upper limit, to which al_terms_cap() keeps.
+ * Check a ttl for all holdings of an owner.  With policies each key has its own upper limit,
+ * which al_terms_cap() applies.  Raises 22023.
  */
 void
 al_terms_check_all(int64 ttl)
@@ -249,7 +249,7 @@ al_terms_check_all(int64 ttl)
 		raise_ttl(NULL);
 }
 
-/* A ttl for whatever an owner has, no longer than the key allows */
+/* Cut a ttl, in microseconds, to max_ttl of the key */
 int64
 al_terms_cap(const AlKey *key, int64 ttl)
 {

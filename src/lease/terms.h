@@ -1,6 +1,8 @@
 /*
  * terms.h
- *		What policies and settings make of a request.
+ *		The terms of a request, according to policies and settings.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_TERMS_H
 #define AL_LEASE_TERMS_H

@@ -1,13 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * transfer.c
- *		Handing a holding over to another owner.
+ *		Transferring a holding to another owner.
  *
- * Model: the holding keeps its row and its limit on life, since the key was never
- * free.  Where it is shared and the new owner shares the key already, the two become
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: the holding keeps its row, and its limit by max_lifetime, since the key was never
+ * free.  If it is shared and the new owner already shares the key, the two holdings become
  * one.
  *
- * Locking rules: those of lease/state.c.  The new owner's share is claimed, too.
+ * Locking rules: those of lease/state.c.  If the holding is shared, the new owner's share is
+ * claimed too.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,10 +23,10 @@
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
+#include "lease/publish.h"
 #include "lease/quota.h"
-#include "lease/record.h"
 #include "lease/release.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -36,10 +39,10 @@
 #include "table/tickets.h"
 
 /*
- * Merge the new owner's share into the holding that it is handed.  The stronger
- * lifetime counts: a lease before a session, the new owner's session before another
- * one.  The later end counts, if there is one.  Life began with the older of the two,
- * and ends as that life does, unless the share already went further.
+ * Merge the new owner's share "had" into the holding that it gets, "handed".  A lease wins
+ * over a session, and the new owner's session over the old owner's.  The later end counts;
+ * but if a lease and a session without an end are merged, that of the lease.  max_lifetime
+ * counts from the earlier acquired_at, but does not cut the end of the share.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -62,6 +65,7 @@ join(AlHolding *handed, const AlHolding *had)
 		handed->meta = had->meta;
 }
 
+
 static void
 drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 {
@@ -73,8 +77,8 @@ drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 }
 
 /*
- * Claim what an owner hands over.  If it is shared, claim the new owner's share, too,
- * and find it: *share, or NULL.  False: refused, and nothing is claimed.
+ * Claim the holding of the old owner; if it is shared, also the new owner's share, and set
+ * *share if there is one.  False: refused, and nothing is claimed.
  */
 static bool
 claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
@@ -99,7 +103,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
 		if (al_judge_all(from) && al_is_shared(from->own))
 			break;
-		/* It expired while we waited for that claim. */
+		/* The holding expired while we waited for that claim. */
 		drop_claims(from, to_claim);
 	}
 
@@ -111,7 +115,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 	return true;
 }
 
-/* Give a transaction's holding to the new owner's lease; false: that has expired */
+/* Merge a transaction's shared holding into the new owner's lease; false: that has expired */
 static bool
 give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 {
@@ -121,9 +125,9 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	lease->acquired_at = Min(lease->acquired_at, from->own->acquired_at);
 	if (!al_table_try_put(from->rel, from->key, lease))
 		return false;
-	al_held_end(from->own, false);
-	al_record_end(from->key, from->own, from->result->at, AL_ENDED_TRANSFERRED, NULL);
-	al_record_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_tx_end(from->own, false);
+	al_publish_end(from->key, from->own, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_publish_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, lease, from->result->at);
 	from->result->holding = *lease;
 	al_lease_written(from->key, new_owner, lease, true);
@@ -131,7 +135,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	return true;
 }
 
-/* Write what was handed over, and the share, as one row; false: it has expired */
+/* Write the transferred holding and the share as one row; false: the holding has expired */
 static bool
 write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, AlHolding *share)
 {
@@ -141,11 +145,11 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 		join(own, share);
 	if (!al_put_over(from->rel, from->key, own))
 		return false;
-	al_record_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_publish_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, own, from->result->at);
 	if (share)
 	{
-		al_record_end(from->key, share, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+		al_publish_end(from->key, share, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 		share->released_at = from->result->at;
 		share->owner = NULL;
 		share->meta = NULL;
@@ -159,9 +163,51 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 }
 
 /*
- * Hand what an owner holds over to another owner; ttl in microseconds, AL_NO_TTL leaves
- * the end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
- * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.  Raises 42501, 22023, 53400.
+ * Write the transferred holding.  "share": the new owner's own share, or NULL.  ttl in
+ * microseconds; AL_NO_TTL: keep the end.  False: the holding has expired, and nothing is
+ * written.
+ */
+static bool
+write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid role, int64 ttl,
+				  AlHolding *share)
+{
+	AlHolding  *own = from->own;
+	AlHolding	former = *own;
+
+	/* The holding may have expired while the quotas were claimed. */
+	if (!al_is_live(own, from->result->at))
+		return false;
+	if (!al_string_equal(from->owner->name, new_owner->name))
+	{
+		AlState		former_rows;
+
+		al_look(from->rel, from->key, new_owner, AL_LOOK_OWN, &former_rows);
+		al_forget_released(from->rel, from->key, new_owner, &former_rows.rows, false, false);
+	}
+	own->fencing_token = al_fence_draw(1);
+	if (ttl != AL_NO_TTL)
+	{
+		own->ttl = ttl;
+		own->expires_at = Min(al_add_duration(from->result->at, ttl), al_end_of_life(own));
+	}
+	own->holder = holder;
+	own->role = role;
+	own->owner = al_string_text(new_owner->name);
+	own->has_owner_hash = true;
+	own->owner_hash = al_owner_index_hash(new_owner->name, from->key->name);
+	if (own->lifetime != AL_TRANSACTION)
+		return write_row(from, new_owner, &former, share);
+	al_end_mine(from->key, &from->state, new_owner, own, AL_ENDED_TRANSFERRED);
+	al_publish_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	own->granted_at = from->result->at;
+	al_tx_change(own, new_owner);
+	return true;
+}
+
+/*
+ * Transfer an owner's holding to another owner.  ttl in microseconds; AL_NO_TTL: keep the
+ * end.  Outcomes: AL_ACQUIRED; those of al_claim_own(), AL_LIFETIME_EXCEEDED, AL_NO_LEASE.
+ * Raises 42501, 22023, 53400.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -171,8 +217,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlOwnClaim	from = {rel, key, owner, AL_CLAIM_TAKE, .result = result};
 	AlClaim		to_claim = {0};
 	AlHolding  *share = NULL;
-	AlHolding  *own;
-	AlHolding	former;
 	AlQuotaUse	use = {.key = key, .role = role, .is_new = true};
 	List	   *quotas;
 
@@ -181,68 +225,32 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		ttl = al_terms_new_ttl(key, ttl);
 	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
 		return;
-	own = from.own;
-	if (ttl != AL_NO_TTL && al_end_of_life(own) <= result->at)
+	if (ttl != AL_NO_TTL && al_end_of_life(from.own) <= result->at)
 	{
 		drop_claims(&from, &to_claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
 	result->outcome = AL_ACQUIRED;
-	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
+	use.in_transaction = from.own->lifetime == AL_TRANSACTION;
+	if (!use.in_transaction || share == NULL || !give_to_lease(&from, new_owner, share))
 	{
-		(void) al_tickets_drop(key, new_owner);
-		return;
-	}
-	former = *own;
-	use.in_transaction = own->lifetime == AL_TRANSACTION;
-	quotas = al_quota_claim(rel, &use, 1, new_owner);
-	if (quotas != NIL)
-	{
-		/* Others may have been waited for. */
-		result->at = GetCurrentTimestamp();
-		if (!al_is_live(own, result->at))
+		bool		is_written;
+
+		quotas = al_quota_claim(rel, &use, 1, new_owner);
+		if (quotas != NIL)
+			result->at = GetCurrentTimestamp();
+		is_written = write_handed_over(&from, new_owner, holder, role, ttl, share);
+		al_quota_end(quotas);
+		if (!is_written)
 		{
-			al_quota_end(quotas);
+			elog(DEBUG1, "lock \"%s\": the holding expired before its transfer was written",
+				 al_display(key->name));
 			drop_claims(&from, &to_claim);
 			result->outcome = AL_EXPIRED;
 			return;
 		}
+		result->holding = *from.own;
 	}
-
-	if (!al_string_equal(owner->name, new_owner->name))
-	{
-		AlState		former_rows;
-
-		al_look(rel, key, new_owner, AL_LOOK_OWN, &former_rows);
-		al_forget_released(rel, key, new_owner, &former_rows.rows, false, false);
-	}
-	own->fencing_token = al_fence_draw(1);
-	if (ttl != AL_NO_TTL)
-	{
-		own->ttl = ttl;
-		own->expires_at = Min(al_add_duration(result->at, ttl), al_end_of_life(own));
-	}
-	own->holder = holder;
-	own->role = role;
-	own->owner = al_string_text(new_owner->name);
-	own->has_owner_hash = true;
-	own->owner_hash = al_owner_index_hash(new_owner->name, key->name);
-	if (own->lifetime == AL_TRANSACTION)
-	{
-		al_end_mine(key, &from.state, new_owner, own, AL_ENDED_TRANSFERRED);
-		al_record_end(key, &former, result->at, AL_ENDED_TRANSFERRED, NULL);
-		own->granted_at = result->at;
-		al_held_change(own, new_owner);
-	}
-	else if (!write_row(&from, new_owner, &former, share))
-	{
-		al_quota_end(quotas);
-		drop_claims(&from, &to_claim);
-		result->outcome = AL_EXPIRED;
-		return;
-	}
-	al_quota_end(quotas);
 	(void) al_tickets_drop(key, new_owner);
-	result->holding = *own;
 }

@@ -1,6 +1,8 @@
 /*
  * transfer.h
- *		Handing a holding over.
+ *		Transferring a holding to another owner.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_TRANSFER_H
 #define AL_LEASE_TRANSFER_H

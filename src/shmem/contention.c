@@ -3,13 +3,15 @@
  * contention.c
  *		The most contended keys: those most often refused or waited for.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: time is divided into windows of five minutes.  A key has counts for the
  * current window and the one before, so the figures cover five to ten minutes.  A
- * few hundred keys of all databases have places.  The hash of a key selects a set of
- * eight places.  A new key replaces the least contended key of its set.  So the most
- * contended keys have places, and lack only the counts from before.
+ * few hundred keys of all databases have entries.  The hash of a key selects a set of
+ * eight entries.  A new key replaces the least contended key of its set.  So the most
+ * contended keys have entries, and lack only what was counted before they got one.
  *
- * Locking rules: counters are atomic.  A place changes its key or window under the
+ * Locking rules: counters are atomic.  An entry changes its key or window under the
  * lock of this part.  If that lock is not free, nothing is counted, so a refusal
  * waits for nothing.  A count that meets such a change may go to the other key.
  *
@@ -30,12 +32,12 @@
 typedef struct Contended
 {
 	pg_atomic_uint64 tag;		/* hash of key and database; 0: unused */
-	pg_atomic_uint64 window;	/* the latest that was counted in */
-	pg_atomic_uint64 refusals[2];	/* even and odd windows, as below */
+	pg_atomic_uint64 window;	/* the latest window with a count */
+	pg_atomic_uint64 refusals[2];	/* in even and odd windows, as below */
 	pg_atomic_uint64 waits[2];
-	pg_atomic_uint64 waited[2];
-	pg_atomic_uint64 longest[2];
-	pg_atomic_uint64 last_at;
+	pg_atomic_uint64 waited[2]; /* microseconds in total */
+	pg_atomic_uint64 longest[2];	/* microseconds */
+	pg_atomic_uint64 last_at;	/* a TimestampTz */
 	Oid			database;		/* the rest is under the lock */
 	int			key_length;
 	char		key[AL_MAX_KEY_BYTES];
@@ -47,32 +49,32 @@ typedef struct Contended
 typedef struct Memory
 {
 	LWLock		lock;
-	Contended	places[SETS][WAYS];
+	Contended	entries[SETS][WAYS];
 } Memory;
 
 static Memory *memory = NULL;	/* until this process attaches */
 
 static void
-init_memory(void *address)
+init_entries(void *address)
 {
 	Memory	   *new_memory = address;
 
 	al_shmem_init_lock(&new_memory->lock);
 	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		Contended  *place = &new_memory->places[0][0] + i;
+		Contended  *entry = &new_memory->entries[0][0] + i;
 
-		al_shmem_init_words(&place->tag, 1);
-		al_shmem_init_words(&place->window, 1);
-		al_shmem_init_words(place->refusals, 2);
-		al_shmem_init_words(place->waits, 2);
-		al_shmem_init_words(place->waited, 2);
-		al_shmem_init_words(place->longest, 2);
-		al_shmem_init_words(&place->last_at, 1);
+		al_shmem_init_words(&entry->tag, 1);
+		al_shmem_init_words(&entry->window, 1);
+		al_shmem_init_words(entry->refusals, 2);
+		al_shmem_init_words(entry->waits, 2);
+		al_shmem_init_words(entry->waited, 2);
+		al_shmem_init_words(entry->longest, 2);
+		al_shmem_init_words(&entry->last_at, 1);
 	}
 }
 
-const AlShmemPart al_contention_part = {sizeof(Memory), 0, init_memory, (void **) &memory};
+const AlShmemPart al_contention_part = {sizeof(Memory), 0, init_entries, (void **) &memory};
 
 static uint64
 tag_of(const AlKey *key)
@@ -82,29 +84,29 @@ tag_of(const AlKey *key)
 
 /* How contended a key is, in the current window and the one before */
 static uint64
-score(Contended *place, uint64 window)
+score(Contended *entry, uint64 window)
 {
-	uint64		last = pg_atomic_read_u64(&place->window);
+	uint64		last = pg_atomic_read_u64(&entry->window);
 	uint64		sum = 0;
 
 	for (uint64 i = window - 1; i <= window; i++)
 	{
 		if (i == last || i == last - 1)
-			sum += pg_atomic_read_u64(&place->refusals[i & 1]) +
-				pg_atomic_read_u64(&place->waits[i & 1]);
+			sum += pg_atomic_read_u64(&entry->refusals[i & 1]) +
+				pg_atomic_read_u64(&entry->waits[i & 1]);
 	}
 	return sum;
 }
 
 static void
-clear(Contended *place, uint64 window)
+clear(Contended *entry, uint64 window)
 {
 	int			i = window & 1;
 
-	pg_atomic_write_u64(&place->refusals[i], 0);
-	pg_atomic_write_u64(&place->waits[i], 0);
-	pg_atomic_write_u64(&place->waited[i], 0);
-	pg_atomic_write_u64(&place->longest[i], 0);
+	pg_atomic_write_u64(&entry->refusals[i], 0);
+	pg_atomic_write_u64(&entry->waits[i], 0);
+	pg_atomic_write_u64(&entry->waited[i], 0);
+	pg_atomic_write_u64(&entry->longest[i], 0);
 }
 
 /* Another process may have read the clock later, and be in the next window. */
@@ -114,26 +116,28 @@ is_current(uint64 last, uint64 window)
 	return last == window || last == window + 1;
 }
 
-/* Move a place to the current window.  The lock is held exclusively. */
+/* Move an entry to the current window.  The lock is held exclusively. */
 static void
-move_to(Contended *place, uint64 window)
+move_to(Contended *entry, uint64 window)
 {
-	uint64		last = pg_atomic_read_u64(&place->window);
+	uint64		last = pg_atomic_read_u64(&entry->window);
 
+	Assert(LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
 	if (is_current(last, window))
 		return;
-	clear(place, window);
+	clear(entry, window);
 	if (last + 1 != window)
-		clear(place, window - 1);
-	pg_atomic_write_u64(&place->window, window);
+		clear(entry, window - 1);
+	pg_atomic_write_u64(&entry->window, window);
 }
 
-/* The place of a key, or NULL; without the lock, only one in the current window */
+/* The entry of a key, or NULL; without the lock, only one in the current window */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {
-	Contended  *set = memory->places[tag % SETS];
+	Contended  *set = memory->entries[tag % SETS];
 
+	Assert(is_locked == LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
 	for (int i = 0; i < WAYS; i++)
 	{
 		if (pg_atomic_read_u64(&set[i].tag) == tag &&
@@ -143,13 +147,15 @@ find(uint64 tag, uint64 window, bool is_locked)
 	return NULL;
 }
 
-/* Give a key the place of the least contended.  The lock is held exclusively. */
+/* Give a key the entry of the least contended.  The lock is held exclusively. */
 static Contended *
 replace(const AlKey *key, uint64 tag, uint64 window)
 {
-	Contended  *set = memory->places[tag % SETS];
+	Contended  *set = memory->entries[tag % SETS];
 	Contended  *least = &set[0];
 
+	Assert(LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
+	Assert(key->name.len <= AL_MAX_KEY_BYTES);
 	for (int i = 1; i < WAYS; i++)
 	{
 		if (score(&set[i], window) < score(least, window))
@@ -165,86 +171,87 @@ replace(const AlKey *key, uint64 tag, uint64 window)
 	return least;
 }
 
-/*
- * Count a refusal of a key, or a wait of so many microseconds.  Raises nothing and
- * waits for nothing.
- */
+/* Count a refusal, or a wait in microseconds.  Raises nothing and waits for nothing. */
 void
 al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited)
 {
 	uint64		window = at / WINDOW;
 	uint64		tag = tag_of(key);
-	Contended  *place;
+	Contended  *entry;
 	int			i = window & 1;
 	uint64		before;
 
+	Assert(waited >= 0);
 	if (memory == NULL)
 		return;
-	place = find(tag, window, false);
-	if (place == NULL)
+	entry = find(tag, window, false);
+	if (entry == NULL)
 	{
 		if (!LWLockConditionalAcquire(&memory->lock, LW_EXCLUSIVE))
 			return;
-		place = find(tag, window, true);
-		if (place)
-			move_to(place, window);
+		entry = find(tag, window, true);
+		if (entry)
+			move_to(entry, window);
 		else
-			place = replace(key, tag, window);
+			entry = replace(key, tag, window);
 		LWLockRelease(&memory->lock);
 	}
 
-	pg_atomic_write_u64(&place->last_at, at);
+	pg_atomic_write_u64(&entry->last_at, at);
 	if (!is_wait)
 	{
-		(void) pg_atomic_fetch_add_u64(&place->refusals[i], 1);
+		(void) pg_atomic_fetch_add_u64(&entry->refusals[i], 1);
 		return;
 	}
-	(void) pg_atomic_fetch_add_u64(&place->waits[i], 1);
-	(void) pg_atomic_fetch_add_u64(&place->waited[i], waited);
-	before = pg_atomic_read_u64(&place->longest[i]);
+	(void) pg_atomic_fetch_add_u64(&entry->waits[i], 1);
+	(void) pg_atomic_fetch_add_u64(&entry->waited[i], waited);
+	before = pg_atomic_read_u64(&entry->longest[i]);
 	while (before < (uint64) waited &&
-		   !pg_atomic_compare_exchange_u64(&place->longest[i], &before, waited))
+		   !pg_atomic_compare_exchange_u64(&entry->longest[i], &before, waited))
 		;
 }
 
+/* Forget the keys of a database.  We have attached. */
 void
 al_contention_reset(Oid database)
 {
+	Assert(memory != NULL);
 	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		Contended  *place = &memory->places[0][0] + i;
+		Contended  *entry = &memory->entries[0][0] + i;
 
-		if (place->database != database)
+		if (entry->database != database)
 			continue;
-		pg_atomic_write_u64(&place->tag, 0);
-		pg_atomic_write_u64(&place->window, 0);
-		place->database = InvalidOid;
+		pg_atomic_write_u64(&entry->tag, 0);
+		pg_atomic_write_u64(&entry->window, 0);
+		entry->database = InvalidOid;
 	}
 	LWLockRelease(&memory->lock);
 }
 
-/* Copy the counts of a place; false if it has none of this database. */
+/* Copy the counts of an entry; false if it has none for a key of this database. */
 static bool
-copy_row(Contended *place, uint64 window, AlContention *row)
+copy_row(Contended *entry, uint64 window, AlContention *row)
 {
-	uint64		last = pg_atomic_read_u64(&place->window);
+	uint64		last = pg_atomic_read_u64(&entry->window);
 
-	if (place->database != MyDatabaseId || pg_atomic_read_u64(&place->tag) == 0)
+	Assert(LWLockHeldByMe(&memory->lock));
+	if (entry->database != MyDatabaseId || pg_atomic_read_u64(&entry->tag) == 0)
 		return false;
 	row->refusals = row->waits = row->waited = row->longest = 0;
 	for (uint64 i = window - 1; i <= window; i++)
 	{
 		if (i != last && i != last - 1)
 			continue;
-		row->refusals += pg_atomic_read_u64(&place->refusals[i & 1]);
-		row->waits += pg_atomic_read_u64(&place->waits[i & 1]);
-		row->waited += pg_atomic_read_u64(&place->waited[i & 1]);
-		row->longest = Max(row->longest, pg_atomic_read_u64(&place->longest[i & 1]));
+		row->refusals += pg_atomic_read_u64(&entry->refusals[i & 1]);
+		row->waits += pg_atomic_read_u64(&entry->waits[i & 1]);
+		row->waited += pg_atomic_read_u64(&entry->waited[i & 1]);
+		row->longest = Max(row->longest, pg_atomic_read_u64(&entry->longest[i & 1]));
 	}
-	row->last_at = (TimestampTz) pg_atomic_read_u64(&place->last_at);
-	row->key_length = place->key_length;
-	memcpy(row->key, place->key, place->key_length);
+	row->last_at = (TimestampTz) pg_atomic_read_u64(&entry->last_at);
+	row->key_length = entry->key_length;
+	memcpy(row->key, entry->key, entry->key_length);
 	return row->refusals + row->waits > 0;
 }
 
@@ -268,11 +275,12 @@ al_contention_list(int *count)
 	uint64		window = GetCurrentTimestamp() / WINDOW;
 	AlContention *rows = palloc(SETS * WAYS * sizeof(AlContention));
 
+	Assert(memory != NULL);
 	*count = 0;
 	LWLockAcquire(&memory->lock, LW_SHARED);
 	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		if (copy_row(&memory->places[0][0] + i, window, &rows[*count]))
+		if (copy_row(&memory->entries[0][0] + i, window, &rows[*count]))
 			(*count)++;
 	}
 	LWLockRelease(&memory->lock);

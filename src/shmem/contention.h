@@ -1,6 +1,8 @@
 /*
  * contention.h
  *		The most contended keys.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_CONTENTION_H
 #define AL_SHMEM_CONTENTION_H

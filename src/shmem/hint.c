@@ -3,17 +3,17 @@
  * hint.c
  *		Where the row of a key was last seen.
  *
- * Model: while any snapshot in the database is old, such as a waiter's, row versions
- * that have died since cannot be removed.  The index then finds the current row of a
- * busy key behind all of its former versions, at a cost that grows with each update.
- * So anyone who finds a row leaves a hint to its place, and anyone who has written a
- * row leaves one after the commit.  The next look begins there and follows the chain
- * of updates.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: while an old snapshot exists, such as a waiter's, the index finds the current row
+ * of a busy key behind all of its former versions, at a cost that grows with each update.
+ * So a lookup leaves a hint to the location of the row, and a write leaves one after the
+ * commit.  The next lookup begins there and follows the chain of updates.
  *
  * Hints are not believed.  table/app_lock.c accepts only a visible row version with
  * the key and slot, and there is only one.  So hints need no locks, may be lost, and
  * may belong to another key or database.  A hint is one atomic word: 16 bits of the
- * hash of key, slot and database, and 48 bits for the place of the row version.
+ * hash of key, slot and database, and 48 bits for the location of the row version.
  *
  * Locking: none.
  *
@@ -30,7 +30,7 @@
 #include "shmem/shmem.h"
 
 #define HINTS		(256 * 1024)
-#define LOCAL_HINTS	8192		/* of each session without shared memory */
+#define LOCAL_HINTS	8192		/* for each session without shared memory */
 
 static pg_atomic_uint64 *hints = NULL;
 static uint32 hint_count = HINTS;
@@ -44,18 +44,18 @@ init_hints(void *memory)
 const AlShmemPart al_hint_part = {HINTS * sizeof(pg_atomic_uint64), 0, init_hints, (void **) &hints};
 
 static uint64
-hash_of(uint64 key_hash, int32 slot)
+hint_hash(uint64 key_hash, int32 slot)
 {
 	return hash_combine64(key_hash, murmurhash32(MyDatabaseId ^ murmurhash32(slot)));
 }
 
 /*
- * The place of a hint; NULL if this session could attach to shared memory but has
- * not, since a mere look at locks must not fail for lack of memory.  Without shared
+ * The cell of a hint.  NULL if this session could attach to shared memory and has not:
+ * a function that only shows locks must not fail for lack of memory.  Without shared
  * memory, the first call allocates, and may raise 53200.
  */
 static pg_atomic_uint64 *
-place_of(uint64 hash)
+cell_of(uint64 hash)
 {
 	if (hints == NULL && !AL_HAS_DSM_REGISTRY)
 	{
@@ -66,13 +66,13 @@ place_of(uint64 hash)
 	return hints ? &hints[hash % hint_count] : NULL;
 }
 
-/* Where the row in a slot of a key may be; false without a hint. */
+/* Set *tid to where the row in a slot of a key may be; false if there is no hint. */
 bool
 al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 {
-	uint64		hash = hash_of(key_hash, slot);
-	pg_atomic_uint64 *place = place_of(hash);
-	uint64		hint = place ? pg_atomic_read_u64(place) : 0;
+	uint64		hash = hint_hash(key_hash, slot);
+	pg_atomic_uint64 *cell = cell_of(hash);
+	uint64		hint = cell ? pg_atomic_read_u64(cell) : 0;
 
 	if (hint == 0 || hint >> 48 != hash >> 48)
 		return false;
@@ -81,19 +81,20 @@ al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 }
 
 /*
- * Note that the current row in a slot of a key is here.  Raises nothing in a session
+ * Note that the current row in a slot of a key is at "tid".  Raises nothing in a session
  * that has called al_hint_get() before.
  */
 void
 al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
 {
-	uint64		hash = hash_of(key_hash, slot);
+	uint64		hash = hint_hash(key_hash, slot);
 	uint64		hint = (hash >> 48) << 48 |
 		(uint64) ItemPointerGetBlockNumber(tid) << 16 |
 		ItemPointerGetOffsetNumber(tid);
-	pg_atomic_uint64 *place = place_of(hash);
+	pg_atomic_uint64 *cell = cell_of(hash);
 
-	/* A write that changes nothing would take the cache line from others. */
-	if (place && pg_atomic_read_u64(place) != hint)
-		pg_atomic_write_u64(place, hint);
+	Assert(ItemPointerIsValid(tid));
+	/* A write that changes nothing would take the cache line from other backends. */
+	if (cell && pg_atomic_read_u64(cell) != hint)
+		pg_atomic_write_u64(cell, hint);
 }

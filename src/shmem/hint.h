@@ -1,6 +1,8 @@
 /*
  * hint.h
  *		Where the row of a key was last seen.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_HINT_H
 #define AL_SHMEM_HINT_H

@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- *		Which sessions still run, and when the others had ended.
+ *		Which sessions still run, and when the others ended at the latest.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: a holding with the lifetime of a session names its backend by process id
- * and start time.  Everybody can see whether that backend still runs.
+ * and start time.  Every backend can see whether that backend still runs.
  *
- * Nobody knows when a session ended that did not end in an orderly way.  lock_delay
- * is then counted from a moment by which it had.  Sessions that leave holdings
- * behind note the time in shared memory.  For sessions from before a crash, or of
- * another server, it is the time at which this server became writable.
+ * If a session did not end in an orderly way, lock_delay is counted from an upper bound of
+ * its end.  A session that leaves holdings behind notes the time in shared memory.  For a
+ * session from before a crash, or of another server, the bound is the time at which this
+ * server became writable.
  *
  * A standby cannot see the sessions of its primary, and treats all of them as alive.
  *
@@ -31,17 +33,17 @@ typedef struct Left
 {
 	int			pid;			/* 0: unused */
 	TimestampTz backend_start;
-	TimestampTz at;
+	TimestampTz at;				/* when it noted that */
 } Left;
 
 #define LEFT		128
 
 typedef struct Sessions
 {
-	LWLock		lock;			/* for all but the atomics */
-	pg_atomic_uint64 writable_at;	/* when the server became writable */
-	pg_atomic_uint64 left_at;	/* not before any overwritten entry */
-	int			next_left;		/* the oldest entry */
+	LWLock		lock;			/* for everything except the atomics */
+	pg_atomic_uint64 writable_at;	/* when the server became writable; 0: not noted */
+	pg_atomic_uint64 left_at;	/* at or after "at" of each overwritten entry */
+	int			next_left;		/* the oldest entry, overwritten next */
 	Left		left[LEFT];
 } Sessions;
 
@@ -59,7 +61,7 @@ init_sessions(void *memory)
 
 const AlShmemPart al_session_part = {sizeof(Sessions), 0, init_sessions, (void **) &sessions};
 
-/* Raises only what interrupts raise. */
+/* Does this session still run?  True on a standby.  Raises only what interrupts raise. */
 bool
 al_session_is_alive(int pid, TimestampTz backend_start)
 {
@@ -98,7 +100,7 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
-/* Set "noted_at" to now, unless it has changed from "before".  Returns its value. */
+/* Set *noted_at to now, unless it has changed from "before".  Returns its value. */
 static TimestampTz
 note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 {
@@ -112,10 +114,11 @@ note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 TimestampTz
 al_session_begin(void)
 {
+	Assert(sessions != NULL);
 	return note_now(&sessions->writable_at, 0);
 }
 
-/* When a session that has ended left holdings behind; 0 if it did not note that. */
+/* When a session noted that it ends and leaves holdings behind; 0 if it did not. */
 static TimestampTz
 find_left(int pid, TimestampTz backend_start)
 {
@@ -134,9 +137,9 @@ find_left(int pid, TimestampTz backend_start)
 }
 
 /*
- * A time by which a session had ended that had a holding until "expires_at".
- * Without shared memory, it may be when the holding expires.  For a holding without
- * expiry, it may be as early as the start of the session.
+ * An upper bound of when a session ended that had a holding until "expires_at".  Without
+ * shared memory, this may be when the holding expires, or for a holding without expiry,
+ * as early as the start of the session.
  */
 TimestampTz
 al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
@@ -152,7 +155,7 @@ al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
 	if (ended_by >= backend_start)
 		return ended_by;
 
-	/* The session left nothing behind that had not expired. */
+	/* All holdings that the session left behind had expired. */
 	if (expires_at <= GetCurrentTimestamp())
 		return expires_at;
 	if (sessions)
@@ -169,6 +172,7 @@ al_session_left(void)
 	if (sessions == NULL)
 		return;
 	LWLockAcquire(&sessions->lock, LW_EXCLUSIVE);
+	Assert(sessions->next_left >= 0 && sessions->next_left < LEFT);
 	for (int i = 0; i < LEFT; i++)
 	{
 		if (sessions->left[i].pid == MyProcPid && sessions->left[i].backend_start == MyStartTimestamp)

@@ -1,6 +1,8 @@
 /*
  * session.h
- *		Which sessions still run, and when the others had ended.
+ *		Which sessions still run, and when the others ended at the latest.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_SESSION_H
 #define AL_SHMEM_SESSION_H

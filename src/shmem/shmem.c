@@ -3,24 +3,24 @@
  * shmem.c
  *		Where our shared memory is.
  *
- * Model: each module that needs shared memory has a part of it.  The module states
- * the size of the part, initializes it, and keeps a pointer to it.  init.c lists the
- * parts.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: each module has a part of the memory, states its size, initializes it, and keeps
+ * a pointer to it.  init.c lists the parts.
  *
  * A preloaded module has its memory in main shared memory.  Otherwise, from
- * PostgreSQL 17 on, it is in a dynamic segment, which the first session that needs
- * it creates, and every session that claims a key maps.  Before 17, nothing can be
- * allocated after the start of the server.  Then nobody is queued, nothing is
- * counted, and each session has hints of its own.
+ * PostgreSQL 17 on, the memory is a dynamic segment: the first session that needs the
+ * segment creates it, and each session that claims a key maps it.  Before 17, nothing
+ * can be allocated after the start of the server.  Then waiters have no queue, nothing
+ * is counted, and each session has its own hints.
  *
- * What is in the memory depends on the library.  Where the library is preloaded, all
- * processes have the same one.  Otherwise each session loads the file that is there at
- * the time, so a small segment, which is the same for all versions, tells whose layout
- * the memory has.  A session whose library has another one cannot do without the
- * memory, since others believe what is there: it raises 55000 until a restart.
+ * Without preloading, sessions may have different versions of the library.  So a small
+ * segment, which is the same for all versions, names the layout of the memory.  A session
+ * with another layout cannot work without the memory, since the other sessions believe
+ * what is there: it raises 55000 until a restart.
  *
- * No part can run out of memory later, since all sizes are known at the start.
- * Nothing here needs to outlive the server, because app_lock is the truth.
+ * No part can run out of memory later, since all sizes are known at the start.  The
+ * memory need not outlive the server, because app_lock is the truth.
  *
  * Locking rules: al_shmem_attach() may allocate and raise until it has succeeded
  * once in a session.  Every session calls it before it claims a key or writes to
@@ -39,13 +39,13 @@
 #include "base/errors.h"
 #include "shmem/shmem.h"
 
-/* Raise it with each change of what is in the parts, or of what that means. */
+/* Raise this number with each change of the content of a part, or of its meaning. */
 #define LAYOUT	7
 
 #define MEMORY_NAME	"atomic_lock"
 #define LAYOUT_NAME	"atomic_lock layout"
 
-/* Whose layout a dynamic segment has.  This never changes. */
+/* Names the layout of the dynamic segment.  This struct never changes. */
 typedef struct Layout
 {
 	uint64		number;
@@ -63,7 +63,7 @@ static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static const AlShmemPart *const *parts;
 static int	part_count;
 static bool is_attached = false;
-static int	tranche;			/* while the memory is initialized */
+static int	tranche;			/* of the LWLocks, while the memory is initialized */
 
 static Size
 part_size(const AlShmemPart *part)
@@ -84,27 +84,31 @@ memory_size(void)
 static void
 init_memory(void *memory)
 {
-	char	   *place = (char *) memory + MAXALIGN(sizeof(Header));
+	char	   *part = (char *) memory + MAXALIGN(sizeof(Header));
 
 	memset(memory, 0, memory_size());
 	((Header *) memory)->tranche = tranche = al_new_tranche("atomic_lock");
 	for (int i = 0; i < part_count; i++)
 	{
-		parts[i]->init(place);
-		place += part_size(parts[i]);
+		parts[i]->init(part);
+		part += part_size(parts[i]);
 	}
+	Assert(part == (char *) memory + memory_size());
 }
 
 static void
 attach_memory(void *memory)
 {
-	char	   *place = (char *) memory + MAXALIGN(sizeof(Header));
+	char	   *part = (char *) memory + MAXALIGN(sizeof(Header));
+
+	Assert(memory == (void *) MAXALIGN(memory));
+	Assert(((Header *) memory)->tranche >= LWTRANCHE_FIRST_USER_DEFINED);
 
 	al_register_tranche(((Header *) memory)->tranche, "atomic_lock");
 	for (int i = 0; i < part_count; i++)
 	{
-		*parts[i]->address = place;
-		place += part_size(parts[i]);
+		*parts[i]->address = part;
+		part += part_size(parts[i]);
 	}
 	is_attached = true;
 }
@@ -137,6 +141,7 @@ start_memory(void)
 void
 al_shmem_init(const AlShmemPart *const *new_parts, int count)
 {
+	Assert(parts == NULL && count > 0);
 	parts = new_parts;
 	part_count = count;
 	if (!process_shared_preload_libraries_in_progress)
@@ -160,8 +165,8 @@ explain_memory(void *arg)
 }
 
 /*
- * Attach to the memory; false if this server cannot have any.  The first call in a
- * session may raise the errors of dynamic shared memory (53200, 53100), and 55000.
+ * Attach to the memory.  Returns false if this server cannot have any.  The first call in
+ * a session may raise the errors of dynamic shared memory (53200, 53100), and 55000.
  */
 bool
 al_shmem_attach(void)
@@ -177,6 +182,10 @@ al_shmem_attach(void)
 	if (layout->number == LAYOUT && layout->size == memory_size())
 		attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
 	error_context_stack = explain.previous;
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("dynamic shared memory has layout %llu, this library has layout %d",
+							 (unsigned long long) layout->number, LAYOUT)));
 	if (!is_attached)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -185,10 +194,11 @@ al_shmem_attach(void)
 	return true;
 }
 
-/* For the init function of a part */
+/* Initialize an LWLock; only for the init function of a part. */
 void
 al_shmem_init_lock(LWLock *lock)
 {
+	Assert(tranche >= LWTRANCHE_FIRST_USER_DEFINED);
 	LWLockInitialize(lock, tranche);
 }
 

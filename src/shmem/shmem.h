@@ -1,6 +1,8 @@
 /*
  * shmem.h
  *		Where our shared memory is.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_SHMEM_H
 #define AL_SHMEM_SHMEM_H
@@ -8,13 +10,13 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
-/* What a module keeps in shared memory; see shmem.c */
+/* The shared memory of one module; see shmem.c */
 typedef struct AlShmemPart
 {
 	Size		size;
 	Size		size_per_backend;
-	void		(*init) (void *memory); /* which is zeroed; called once */
-	void	  **address;		/* the module's pointer to it, in each process */
+	void		(*init) (void *memory); /* called once, with zeroed memory */
+	void	  **address;		/* set in each process: the module's pointer */
 } AlShmemPart;
 
 extern void al_shmem_init(const AlShmemPart *const *new_parts, int count);

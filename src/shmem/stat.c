@@ -3,18 +3,18 @@
  * stat.c
  *		Counting what happens to locks, per database.
  *
- * Model: what a transaction does counts when it commits or is prepared, since nobody
- * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
- * counts too.  What a transaction was refused counts at once, since the refusal may
- * abort it.  The counts of a transaction are in this process.  Those of the database
- * are in shared memory.  A backend looks for its database's place once, because
- * nobody can drop a database that has backends.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: changes count when their transaction commits or is prepared, since no code of
+ * ours sees the end of a prepared transaction.  A rollback to a savepoint undoes counts.
+ * Refusals and waits count at once, since a refusal may abort the transaction.  A backend
+ * looks for the entry of its database once: a database with backends cannot be dropped.
  *
  * So, unless a prepared transaction is rolled back, grants = releases + expirations
- * + forced ends + holdings that are not over, or whose end nobody has noticed yet.
+ * + forced ends + holdings that are live, or whose end no transaction has recorded yet.
  *
- * Locking rules: counters are atomic.  Places are assigned and freed under the lock
- * of the statistics.  Nothing raises while that lock is held.
+ * Locking rules: counters are atomic.  Entries are assigned and freed under the lock
+ * of the statistics.  The code that holds that lock cannot raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +30,7 @@
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
 
-/* The counts as they were before a level of nesting counted anything */
+/* The counts as they were before a level of nesting changed them */
 typedef struct Saved
 {
 	int			level;
@@ -39,8 +39,8 @@ typedef struct Saved
 
 /* The counts of the current transaction */
 static int64 counts[AL_COUNTERS_AT_COMMIT];
-static bool counted = false;
-static bool changed = false;	/* it did more than sweep */
+static bool counted = false;	/* any of them, or "changed" */
+static bool changed = false;	/* the transaction did more than sweep */
 static Saved *saved = NULL;		/* in TopTransactionContext, by level */
 static int	saved_count = 0;
 static int	saved_size = 0;
@@ -77,10 +77,11 @@ al_stats(void)
 	return stats;
 }
 
-/* The place of a database, or NULL.  The lock is held. */
+/* The entry of a database, or NULL.  The lock is held. */
 AlDatabase *
 al_stat_find(Oid database)
 {
+	Assert(LWLockHeldByMe(&stats->lock));
 	for (int i = 1; i < AL_DATABASES; i++)
 	{
 		if (stats->databases[i].oid == database)
@@ -89,15 +90,14 @@ al_stat_find(Oid database)
 	return NULL;
 }
 
-/*
- * The place of a database, which gets one if it has none.  If all are in use, this
- * is the place for all others.  The lock is held exclusively.
- */
+/* The entry of a database, or a new one, or the shared one.  The lock is held exclusively. */
 AlDatabase *
-al_stat_place(Oid oid)
+al_stat_entry(Oid oid)
 {
 	AlDatabase *database = al_stat_find(oid);
 
+	Assert(LWLockHeldByMeInMode(&stats->lock, LW_EXCLUSIVE));
+	Assert(OidIsValid(oid));
 	if (database)
 		return database;
 	database = al_stat_find(InvalidOid);
@@ -110,14 +110,14 @@ al_stat_place(Oid oid)
 	return database;
 }
 
-/* The place of this database; NULL if there are no statistics. */
+/* The entry of this database; NULL if there are no statistics. */
 AlDatabase *
 al_stat_database(void)
 {
 	if (my_database || stats == NULL)
 		return my_database;
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	my_database = al_stat_place(MyDatabaseId);
+	my_database = al_stat_entry(MyDatabaseId);
 	LWLockRelease(&stats->lock);
 	return my_database;
 }
@@ -126,6 +126,7 @@ al_stat_database(void)
 static void
 save(int level)
 {
+	Assert(level > 1);
 	if (saved_count == saved_size)
 	{
 		int			size = Max(saved_size * 2, 4);
@@ -139,15 +140,13 @@ save(int level)
 	saved_count++;
 }
 
-/*
- * Add to a counter, which decides whether that happens at commit or at once.  Only
- * in a subtransaction may this raise, for lack of memory.
- */
+/* Add to a counter.  Raises only in a subtransaction, for lack of memory. */
 void
 al_stat_count(AlCounter counter, int64 count)
 {
 	int			level;
 
+	Assert(counter < AL_COUNTERS && count >= 0);
 	if (counter >= AL_COUNTERS_AT_COMMIT)
 	{
 		AlDatabase *database = al_stat_database();
@@ -165,14 +164,14 @@ al_stat_count(AlCounter counter, int64 count)
 		changed = true;
 }
 
-/* The transaction changes what the sweep looks at, but counts nothing. */
+/* The transaction changes rows that a sweep reads, but counts nothing. */
 void
 al_stat_changed(void)
 {
 	counted = changed = true;
 }
 
-/* Somebody in line may have to be offered a key, which a sweep can do.  Raises nothing. */
+/* Ask for a sweep: a free key may have a ticket and no offer.  Raises nothing. */
 void
 al_stat_missed(void)
 {
@@ -182,22 +181,24 @@ al_stat_missed(void)
 		pg_atomic_write_u64(&database->offers_missed, 1);
 }
 
-/* Was that said of a database since this was asked last? */
+/* Has a session of a database called al_stat_missed() since the last call of this? */
 bool
 al_stat_take_missed(Oid oid)
 {
 	AlDatabase *database;
 
+	Assert(stats != NULL);
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	database = al_stat_find(oid);
 	LWLockRelease(&stats->lock);
 	return database && pg_atomic_exchange_u64(&database->offers_missed, 0) != 0;
 }
 
-/* Was that said of any database that has a place of its own? */
+/* Is that so for any database that has an entry of its own? */
 bool
 al_stat_any_missed(void)
 {
+	Assert(stats != NULL);
 	for (int i = 1; i < AL_DATABASES; i++)
 	{
 		if (pg_atomic_read_u64(&stats->databases[i].offers_missed) != 0)
@@ -206,7 +207,7 @@ al_stat_any_missed(void)
 	return false;
 }
 
-/* Count a wait for a key, in microseconds, that has ended.  Raises nothing. */
+/* Count a wait for a key that has ended, in microseconds.  Raises nothing. */
 void
 al_stat_waited(const AlKey *key, int64 waited)
 {
@@ -214,6 +215,7 @@ al_stat_waited(const AlKey *key, int64 waited)
 	pg_atomic_uint64 *longest;
 	uint64		before;
 
+	Assert(waited >= 0);
 	if (database == NULL)
 		return;
 	(void) pg_atomic_fetch_add_u64(&database->counters[AL_COUNT_WAITS], 1);
@@ -226,7 +228,7 @@ al_stat_waited(const AlKey *key, int64 waited)
 	al_contention_count(key, GetCurrentTimestamp(), true, waited);
 }
 
-/* The transaction is over: drop its counts. */
+/* The transaction has ended: drop its counts. */
 void
 al_stat_abort(void)
 {
@@ -256,9 +258,11 @@ al_stat_commit(void)
 	al_stat_abort();
 }
 
+/* A level of nesting commits: its counts belong to the outer level. */
 void
 al_stat_subcommit(int level)
 {
+	Assert(level > 1);
 	if (saved_count == 0 || saved[saved_count - 1].level < level)
 		return;
 	if (level == 2 || (saved_count > 1 && saved[saved_count - 2].level == level - 1))
@@ -267,19 +271,22 @@ al_stat_subcommit(int level)
 		saved[saved_count - 1].level = level - 1;
 }
 
+/* A level of nesting rolls back: restore the counts from before it. */
 void
 al_stat_subabort(int level)
 {
+	Assert(level > 1);
 	while (saved_count > 0 && saved[saved_count - 1].level >= level)
 		memcpy(counts, saved[--saved_count].counts, sizeof(counts));
 }
 
-/* Note at once that this database was swept. */
+/* Note at once, not at commit, that this database was swept. */
 void
 al_stat_swept(TimestampTz started_at, int64 removed, bool by_worker)
 {
 	AlDatabase *database = al_stat_database();
 
+	Assert(removed >= 0);
 	if (database == NULL)
 		return;
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);

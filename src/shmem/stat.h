@@ -1,6 +1,8 @@
 /*
  * stat.h
- *		Counters in shared memory, and what the sweep notes there.
+ *		Counters of each database in shared memory, and notes of the sweep.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_STAT_H
 #define AL_SHMEM_STAT_H
@@ -39,16 +41,16 @@ typedef enum AlCounter
 
 typedef struct AlSweepRecord
 {
-	TimestampTz started_at;		/* 0: there was none */
+	TimestampTz started_at;		/* 0: there was no sweep */
 	TimestampTz ended_at;
 	int64		removed;
 	bool		by_worker;
 } AlSweepRecord;
 
-/* Tickets of a database; see shmem/tickets.c */
+/* Until when a database may have tickets; see shmem/tickets.c */
 typedef struct AlTicketed
 {
-	pg_atomic_uint64 is_counted;	/* 1: the moment is that of all of them */
+	pg_atomic_uint64 is_counted;	/* 1: "until" covers all tickets */
 	pg_atomic_uint64 until;		/* a TimestampTz; 0: there was no ticket */
 } AlTicketed;
 
@@ -56,16 +58,16 @@ typedef struct AlDatabase
 {
 	pg_atomic_uint64 counters[AL_COUNTERS];
 	pg_atomic_uint64 since;		/* a TimestampTz */
-	pg_atomic_uint64 changes;	/* transactions that changed what is to sweep */
+	pg_atomic_uint64 changes;	/* transactions that changed rows that a sweep reads */
 	pg_atomic_uint64 sweep_from;	/* the block where the next sweep begins */
-	pg_atomic_uint64 offers_missed; /* 1: somebody in line may have to be offered a key */
+	pg_atomic_uint64 offers_missed; /* 1: a free key may have a ticket and no offer */
 	AlTicketed	ticketed;
 	Oid			oid;			/* 0: unused; from here on under the lock */
 	AlSweepRecord last_sweep;
 	TimestampTz failed_at;		/* when the last worker failed; 0: it did not */
 } AlDatabase;
 
-/* The first place is for all databases that found no other. */
+/* The first entry is for all databases that found no free one. */
 #define AL_DATABASES	512
 
 typedef struct AlStats
@@ -78,7 +80,7 @@ extern const AlShmemPart al_stat_part;
 
 extern AlStats *al_stats(void);
 extern AlDatabase *al_stat_find(Oid database);
-extern AlDatabase *al_stat_place(Oid oid);
+extern AlDatabase *al_stat_entry(Oid oid);
 extern AlDatabase *al_stat_database(void);
 extern void al_stat_count(AlCounter counter, int64 count);
 extern void al_stat_changed(void);

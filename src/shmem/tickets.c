@@ -1,24 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *		Until when this database may have tickets: places in line that no connection
- *		waits for.
+ *		Until when this database may have tickets.
  *
- * Model: tickets are rows of a table, and most databases have none.  So that an acquire
- * or a release need not look, there is a moment for each database (shmem/stat.h): until
- * then, a ticket may be valid.  It only rises.  A session that writes a ticket raises it
- * before the commit, so no commit shows a ticket that others do not look for.  While
- * there are tickets, each call looks into the index of their table.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * After a start of the server nothing is known of a database until a session has read
- * the table and raised the moment for all tickets (table/tickets.c).  Tickets that are
- * written meanwhile raise it as well, so the order does not matter.  A session whose
- * database had no place of its own in the statistics takes it that there are tickets, and
- * raises the moment of the place that all such databases share.  Others heed that moment,
- * too, since the database may get a place of its own while the session goes on.
+ * Model: most databases have no tickets.  To spare each acquire and release a look into
+ * the table, shared memory has a deadline for each database (shmem/stat.h): until then, a
+ * ticket may be valid.  The deadline only rises.  A session that writes a ticket raises
+ * the deadline before the commit, so it covers each ticket that others can see.
  *
- * Without shared memory, a session has a moment of its own, which it finds by reading
- * the table.  A session that writes a ticket invalidates the table then, and all sessions
+ * After a start of the server the deadline is unknown until a session has read the table
+ * and raised the deadline for all tickets (table/tickets.c).  Tickets that are written
+ * meanwhile raise it as well, so the order does not matter.
+ *
+ * A session whose database had no entry of its own in the statistics assumes that there
+ * are tickets, and raises the deadline of the entry that all such databases share.  All
+ * sessions heed that deadline too, since the database may get an entry of its own while
+ * the session runs.
+ *
+ * Without shared memory, a session has its own deadline, which it finds by reading the
+ * table.  A session that writes a ticket then invalidates the table, and all sessions
  * read it again.
  *
  * Locking: none; the words are atomic.
@@ -36,10 +38,10 @@
 static AlTicketed own;			/* used without shared memory */
 static bool was_forgotten;		/* since al_tickets_begin_count() */
 
-AlTicketed *al_tickets_here = NULL; /* that of this database; NULL: not known yet */
-AlTicketed *al_tickets_without_place = &own;	/* that of databases without a place */
+AlTicketed *al_tickets_here = NULL; /* of this database; NULL: not looked up yet */
+AlTicketed *al_tickets_without_entry = &own;	/* of databases without an entry */
 
-/* The moment of this database, or the one that databases without a place share */
+/* The deadline of this database, or the one that databases without an entry share */
 static AlTicketed *
 ticketed(void)
 {
@@ -50,12 +52,14 @@ ticketed(void)
 	database = al_stat_database();
 	if (database == NULL)
 		return &own;
-	al_tickets_without_place = &al_stats()->databases[0].ticketed;
+	Assert(al_stats() != NULL);
+	al_tickets_without_entry = &al_stats()->databases[0].ticketed;
 	return al_tickets_here = &database->ticketed;
 }
 
+/* Has this database an entry of its own, or no need of one? */
 static bool
-has_place(void)
+has_entry(void)
 {
 	AlDatabase *database = al_stat_database();
 
@@ -68,23 +72,23 @@ is_counted(void)
 	return pg_atomic_read_u64(&ticketed()->is_counted) != 0;
 }
 
-/* Until when a ticket may be valid, if they are counted; 0: there was none */
+/* Until when a ticket may be valid, if all are counted; 0: there was no ticket */
 static TimestampTz
 last_moment(void)
 {
 	uint64		until = pg_atomic_read_u64(&ticketed()->until);
 
-	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_place->until));
+	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_entry->until));
 }
 
-/* Are the tickets of this database counted, or need not be? */
+/* Does the deadline cover all tickets of this database, or is a count of no use? */
 bool
 al_tickets_is_counted(void)
 {
-	return is_counted() || !has_place();
+	return is_counted() || !has_entry();
 }
 
-/* May there be a ticket that is valid? */
+/* May this database have a ticket that is valid? */
 bool
 al_tickets_any(void)
 {
@@ -97,7 +101,7 @@ al_tickets_any(void)
 	return until != 0 && GetCurrentTimestamp() <= until;
 }
 
-/* A ticket may be valid until a moment. */
+/* Raise the deadline: a ticket may be valid until then. */
 void
 al_tickets_note(TimestampTz until)
 {
@@ -109,13 +113,14 @@ al_tickets_note(TimestampTz until)
 		;
 }
 
+/* Do other sessions see the deadline that this session raises? */
 bool
 al_tickets_is_shared(void)
 {
 	return al_stats() != NULL;
 }
 
-/* Without shared memory: tickets may have been written. */
+/* Tickets may have been written: without shared memory, the deadline is unknown now. */
 void
 al_tickets_forget(void)
 {
@@ -124,20 +129,20 @@ al_tickets_forget(void)
 	was_forgotten = true;
 }
 
-/* The first ticket is about to be read. */
+/* The caller is about to read all tickets. */
 void
 al_tickets_begin_count(void)
 {
 	was_forgotten = false;
 }
 
-/* All tickets of this database have been noted. */
+/* The caller has read all tickets and called al_tickets_note() for each. */
 void
 al_tickets_end_count(void)
 {
 	AlTicketed *here = ticketed();
 
 	pg_write_barrier();
-	if (has_place() && (here != &own || !was_forgotten))
+	if (has_entry() && (here != &own || !was_forgotten))
 		pg_atomic_write_u64(&here->is_counted, 1);
 }

@@ -1,6 +1,8 @@
 /*
  * tickets.h
  *		Until when this database may have tickets.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_TICKETS_H
 #define AL_SHMEM_TICKETS_H
@@ -11,18 +13,18 @@
 
 /* Only for al_tickets_none() */
 extern AlTicketed *al_tickets_here;
-extern AlTicketed *al_tickets_without_place;
+extern AlTicketed *al_tickets_without_entry;
 
 /*
- * Is it known that there has been no ticket since the server started?  Most callers never
- * have one, so this is inline.
+ * Is it known that this database has had no ticket since the server started?  Inline,
+ * since most databases never have one.
  */
 static inline bool
 al_tickets_none(void)
 {
 	return al_tickets_here && pg_atomic_read_u64(&al_tickets_here->is_counted) != 0 &&
 		pg_atomic_read_u64(&al_tickets_here->until) == 0 &&
-		pg_atomic_read_u64(&al_tickets_without_place->until) == 0;
+		pg_atomic_read_u64(&al_tickets_without_entry->until) == 0;
 }
 
 extern bool al_tickets_is_counted(void);

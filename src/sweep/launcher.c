@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *		The background sweep: the launcher.
+ *		The launcher of the background sweep.
  *
- * Model: where the module is preloaded, a launcher without a database runs whenever
- * the server can be written to.  Every sweep_interval it starts workers, one after the
- * other, for the databases where something may be due.  A worker stays only as long
- * as its sweep takes, so anyone who wants to drop or copy a database meets a short
- * visit at most (sweep/worker.c).
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * A database needs no visit where nothing was counted since the last one
- * (shmem/stat.c) and no row that the last one saw is over, or where the extension is
- * not installed or has another version.  It is visited every tenth interval in any
- * case, since rows can also come in ways that are not counted.  A failed visit is
- * repeated after a pause that doubles each time, up to ten intervals.
+ * Model: if the module is preloaded, a launcher without a database runs whenever the
+ * server accepts writes.
  *
- * A session that knows that somebody in line may have to be offered a key wakes the
- * launcher.  Then a worker sees to the queue, and to nothing else.
+ * 1. Every sweep_interval, the launcher begins a round.  It reads pg_database, and starts
+ *    a worker for each database that may need a sweep, one worker at a time.
+ * 2. The worker (sweep/worker.c) sweeps the database and exits.  It stays no longer, so
+ *    it delays DROP DATABASE and the like only briefly.
+ * 3. The worker reports when the next row can be removed.  Until then, the database is
+ *    skipped as long as no transaction has counted a change there (shmem/stat.c).  It is
+ *    also skipped if the extension is missing there or has another version.  But rows can
+ *    come in ways that are not counted, so every tenth interval visits it anyway.
+ * 4. A failed visit is repeated after a pause that doubles each time, up to ten intervals.
+ * 5. A session that may have missed an offer to the next in line wakes the launcher.  A
+ *    worker then sweeps app_lock_queue of that database, and nothing else.
  *
- * These intervals are measured by the monotonic clock, so setting the clock puts off
- * no sweep.  Only the moment at which a row is over is one of the clock of leases.
+ * Intervals are measured by the monotonic clock, so setting the clock delays no sweep.
+ * Only the time at which a row can be removed is a time of the clock of leases.
  *
- * Locking rules: the locks of AlStats and AlSweeper are held one at a time, and over
- * nothing that may raise.
+ * Locking rules: the locks of AlStats and AlSweeper are held one at a time, and never
+ * over a call that may raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,26 +59,26 @@
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
-/* At most so often a database is visited because an offer was missed, in microseconds */
+/* Shortest time between two rounds for missed offers, in microseconds */
 #define SHORTEST_INTERVAL	USECS_PER_SEC
 
 /*
- * After so many intervals a database is visited though nothing seems to be due, or though
- * the last visit failed.
+ * A database is visited after this number of intervals even if nothing seems to be due.
+ * The pause after a failed visit is not longer either.
  */
 #define INTERVALS_UNSEEN	10
 
-/* A database that is to be swept */
+/* A database to be swept */
 typedef struct Target
 {
 	Oid			oid;
 	NameData	name;
-	bool		exists;			/* in this round */
-	int			failures;		/* in a row */
-	bool		other_version;	/* the last visit found one, and the log says so */
+	bool		exists;			/* pg_database had it in this round */
+	int			failures;		/* failed visits in a row */
+	bool		other_version;	/* the last visit found and logged another version */
 	int64		next_visit;		/* no visit before this, by al_monotonic_now() */
-	TimestampTz next_due;		/* when a row will be over; 0: not known */
-	int64		unseen_until;	/* then a visit in any case, by al_monotonic_now() */
+	TimestampTz next_due;		/* when a row can be removed; 0: not known */
+	int64		unseen_until;	/* visit by then in any case, by al_monotonic_now() */
 	uint64		changes;		/* changes_of() when the last visit began */
 } Target;
 
@@ -89,7 +91,7 @@ al_sweep_interval(void)
 	return AL_MS_TO_US(al_sweep_interval_ms);
 }
 
-/* Reset after each round */
+/* Memory of one round */
 static MemoryContext round_context = NULL;
 
 static void
@@ -117,12 +119,12 @@ static void
 handle_signals(void)
 {
 	CHECK_FOR_INTERRUPTS();
-	/* After exit code 0 the postmaster would not start the launcher again. */
+	/* The postmaster would not restart the launcher after exit code 0. */
 	if (ShutdownRequestPending)
 		proc_exit(1);
 }
 
-/* Sleep until the latch is set, at most for so long */
+/* Sleep until the latch is set or the time is up */
 static void
 sleep_for(int64 microseconds)
 {
@@ -133,12 +135,12 @@ sleep_for(int64 microseconds)
 	handle_signals();
 }
 
-/* A name in sweep_databases; "*" stands for all but templates */
+/* A name in sweep_databases; "*" means all databases except templates */
 typedef struct NamedDatabase
 {
 	const char *name;
 	bool		is_all;
-	bool		exists;
+	bool		exists;			/* set by is_named() */
 } NamedDatabase;
 
 static List *
@@ -162,7 +164,7 @@ read_names(void)
 	return names;
 }
 
-/* Is a database one of them?  Notes which names exist. */
+/* Do these names select a database?  Marks a name that exists. */
 static bool
 is_named(List *names, Form_pg_database database)
 {
@@ -205,23 +207,23 @@ report_missing(List *names)
 	}
 }
 
-/* The databases that have a place in the statistics: AL_DATABASES OIDs, some 0 */
+/* The OIDs of the AL_DATABASES entries in the statistics; 0: unused */
 static Oid *
-copy_places(void)
+copy_entries(void)
 {
 	AlStats    *stats = al_stats();
-	Oid		   *places = palloc(AL_DATABASES * sizeof(Oid));
+	Oid		   *entries = palloc(AL_DATABASES * sizeof(Oid));
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	for (int i = 0; i < AL_DATABASES; i++)
-		places[i] = stats->databases[i].oid;
+		entries[i] = stats->databases[i].oid;
 	LWLockRelease(&stats->lock);
-	return places;
+	return entries;
 }
 
-/* Free those places whose databases do not exist any more */
+/* Free the entries of databases that do not exist any more */
 static void
-forget_places(const Oid *places, List *existing)
+forget_entries(const Oid *entries, List *existing)
 {
 	AlStats    *stats = al_stats();
 
@@ -229,10 +231,10 @@ forget_places(const Oid *places, List *existing)
 	{
 		AlDatabase *database = &stats->databases[i];
 
-		if (!OidIsValid(places[i]) || list_member_oid(existing, places[i]))
+		if (!OidIsValid(entries[i]) || list_member_oid(existing, entries[i]))
 			continue;
 		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-		if (database->oid == places[i])
+		if (database->oid == entries[i])
 		{
 			for (int j = 0; j < AL_COUNTERS; j++)
 				pg_atomic_write_u64(&database->counters[j], 0);
@@ -249,26 +251,27 @@ forget_places(const Oid *places, List *existing)
 }
 
 /*
- * Update the list of targets from pg_database.  A process without a database can
- * scan it only as a heap, and read only columns of fixed width.
+ * Update the list of targets from pg_database.  A process without a database can scan it
+ * only sequentially, and read only columns of fixed width.
  */
 static void
 list_databases(void)
 {
 	HASH_SEQ_STATUS status;
 	Target	   *target;
-	Oid		   *places;
+	Oid		   *entries;
 	List	   *names;
 	List	   *existing = NIL;
 	Relation	rel;
 	TableScanDesc scan;
 	HeapTuple	tuple;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
 	names = read_names();
-	/* Taken before the scan, which then finds each of these that still exists */
-	places = copy_places();
+	/* Copied before the scan, which then finds each of them that still exists */
+	entries = copy_entries();
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
 		target->exists = false;
@@ -281,7 +284,7 @@ list_databases(void)
 		bool		found;
 
 		existing = lappend_oid(existing, database->oid);
-		/* A negative limit other than -1 marks what DROP DATABASE left behind. */
+		/* A limit below -1 marks a database whose DROP was interrupted. */
 		if (!is_named(names, database) || !database->datallowconn ||
 			database->datconnlimit < -1)
 			continue;
@@ -301,11 +304,11 @@ list_databases(void)
 		if (!target->exists)
 			(void) hash_search(targets, &target->oid, HASH_REMOVE, NULL);
 	}
-	forget_places(places, existing);
+	forget_entries(entries, existing);
 	end_transaction();
 }
 
-/* Does a database exist?  To be called in a transaction. */
+/* Does a database exist?  Needs a transaction. */
 static bool
 exists(Oid oid)
 {
@@ -321,7 +324,7 @@ exists(Oid oid)
 	return found;
 }
 
-/* How many transactions have counted something in a database */
+/* Number of transactions that have counted something in a database */
 static uint64
 changes_of(Oid oid)
 {
@@ -329,9 +332,10 @@ changes_of(Oid oid)
 	AlDatabase *database;
 	uint64		changes;
 
+	Assert(stats != NULL);
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	database = al_stat_find(oid);
-	/* Databases without a place of their own share the first. */
+	/* Databases without an entry of their own share the first. */
 	if (database == NULL)
 		database = &stats->databases[0];
 	changes = pg_atomic_read_u64(&database->changes);
@@ -339,28 +343,30 @@ changes_of(Oid oid)
 	return changes;
 }
 
-/* Does the database exist, and is nobody about to drop, rename or copy it? */
+/* Does the database exist, and is no session about to drop, rename or copy it? */
 static bool
-is_free(const Target *target)
+may_visit(const Target *target)
 {
 	bool		is_free;
 
+	Assert(!IsTransactionState());
 	StartTransactionCommand();
 	is_free = al_lock_database(target->oid) && exists(target->oid);
 	end_transaction();
 	return is_free;
 }
 
-/* When to try again after so many failures in a row, by al_monotonic_now() */
+/* When to try again after this number of failures in a row, by al_monotonic_now() */
 static int64
 next_try(int failures)
 {
 	int			intervals = failures < 4 ? 1 << failures : INTERVALS_UNSEEN;
 
+	Assert(failures > 0);
 	return al_monotonic_now() + Min(intervals, INTERVALS_UNSEEN) * al_sweep_interval();
 }
 
-/* Run a worker in a database and wait for its end; false: it could not be started */
+/* Run a worker in a database and wait for its end; false if it could not be started */
 static bool
 run_worker(Oid oid, bool only_queue, AlVisit *visit)
 {
@@ -372,7 +378,9 @@ run_worker(Oid oid, bool only_queue, AlVisit *visit)
 	bool		is_ended = false;
 	pid_t		pid;
 
+	Assert(OidIsValid(oid) && !IsTransactionState());
 	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	Assert(!OidIsValid(sweeper->visit.database));	/* one visit at a time */
 	sweeper->visit = (AlVisit) {.database = oid,.only_queue = only_queue,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
 	LWLockRelease(&sweeper->lock);
 
@@ -393,7 +401,8 @@ run_worker(Oid oid, bool only_queue, AlVisit *visit)
 		sleep_for(Max(end - al_monotonic_now(), USECS_PER_SEC));
 		if (al_monotonic_now() < end)
 			continue;
-		/* It may be waiting to connect to the database, which nothing else ends. */
+		/* The worker may be waiting to connect to the database, without a time-out. */
+		elog(DEBUG1, "terminating the sweep of database %u, which takes too long", oid);
 		TerminateBackgroundWorker(handle);
 		is_ended = true;
 	}
@@ -405,6 +414,23 @@ run_worker(Oid oid, bool only_queue, AlVisit *visit)
 	sweeper->visit.database = InvalidOid;
 	LWLockRelease(&sweeper->lock);
 	return is_started;
+}
+
+/* The result of a visit, for a trace */
+static const char *
+result_name(AlVisitResult result)
+{
+	static const char *const names[] = {
+		[AL_VISIT_FAILED] = "failed",
+		[AL_VISIT_DONE] = "done",
+		[AL_VISIT_UNFINISHED] = "unfinished",
+		[AL_VISIT_AWAY] = "the database or a table was not free",
+		[AL_VISIT_NO_EXTENSION] = "no extension",
+		[AL_VISIT_OTHER_VERSION] = "other version of the extension"
+	};
+
+	Assert(result <= AL_VISIT_OTHER_VERSION);
+	return names[result];
 }
 
 static void
@@ -419,7 +445,7 @@ note_failure(Target *target)
 						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
 }
 
-/* Log it once: the database is visited as if the extension were not installed. */
+/* Note whether the versions differ; log it once */
 static void
 note_version(Target *target, bool other_version)
 {
@@ -440,13 +466,13 @@ show_failure(const Target *target)
 	bool		failed = target->failures > 0 || target->other_version;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	database = failed ? al_stat_place(target->oid) : al_stat_find(target->oid);
+	database = failed ? al_stat_entry(target->oid) : al_stat_find(target->oid);
 	if (database)
 		database->failed_at = failed ? GetCurrentTimestamp() : 0;
 	LWLockRelease(&stats->lock);
 }
 
-/* Visit a database if something may be due there; false: no worker could be started */
+/* Visit a database if something may be due there; false if no worker could be started */
 static bool
 visit(Target *target)
 {
@@ -458,17 +484,22 @@ visit(Target *target)
 	if (now < target->next_visit ||
 		(now < target->unseen_until && changes == target->changes &&
 		 GetCurrentTimestamp() < target->next_due))
-		return !missed || !is_free(target) || run_worker(target->oid, true, &visit);
+		return !missed || !may_visit(target) || run_worker(target->oid, true, &visit);
 	target->next_visit = now + al_sweep_interval();
 	target->next_due = 0;
-	if (!is_free(target))
+	if (!may_visit(target))
+	{
+		elog(DEBUG1, "no sweep of database \"%s\", which is about to be dropped, renamed or copied",
+			 NameStr(target->name));
 		return true;
+	}
 	if (!run_worker(target->oid, false, &visit))
 		return false;
+	elog(DEBUG1, "sweep of database \"%s\": %s", NameStr(target->name), result_name(visit.result));
 
 	if (visit.result != AL_VISIT_FAILED)
 		target->failures = 0;
-	else if (is_free(target))	/* not dropped meanwhile */
+	else if (may_visit(target))	/* not dropped meanwhile */
 		note_failure(target);
 	if (visit.result != AL_VISIT_AWAY && visit.result != AL_VISIT_FAILED)
 		note_version(target, visit.result == AL_VISIT_OTHER_VERSION);
@@ -485,7 +516,7 @@ visit(Target *target)
 	return true;
 }
 
-/* No worker could be started: note it, and log the first time in a row */
+/* Note that no worker could be started; log the first time in a row */
 static void
 note_no_worker(const Target *target, int failures)
 {
@@ -505,8 +536,7 @@ note_no_worker(const Target *target, int failures)
 
 /*
  * Visit all databases that may need it.  Returns when the next round is due, by
- * al_monotonic_now().  "failures" counts the rounds in a row in which no worker could
- * be started.
+ * al_monotonic_now().  "failures" counts rounds in a row that could start no worker.
  */
 static int64
 do_round(int *failures)
@@ -527,7 +557,7 @@ do_round(int *failures)
 	for (int i = 0; i < count; i++)
 	{
 		handle_signals();
-		/* It may be turned off, or these may not be the databases any more. */
+		/* The new settings may turn the sweep off, or name other databases. */
 		if (ConfigReloadPending)
 			return 0;
 		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
@@ -547,7 +577,7 @@ do_round(int *failures)
 	return is_unfinished ? 0 : al_monotonic_now() + al_sweep_interval();
 }
 
-/* Forget when databases are to be visited: the settings may have changed */
+/* Make all databases due, because the settings may have changed */
 static void
 forget_visits(void)
 {
@@ -568,6 +598,7 @@ atomic_lock_launcher_main(Datum arg)
 	int64		last_round = 0;
 	int			failures = 0;
 
+	Assert(sweeper != NULL);	/* the module is preloaded */
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	pqsignal(SIGINT, PG_SIG_IGN);
@@ -580,7 +611,7 @@ atomic_lock_launcher_main(Datum arg)
 	sweeper->is_off = al_sweep_interval() <= 0;
 	sweeper->launcher_failed_at = 0;
 	LWLockRelease(&sweeper->lock);
-	/* Note when sessions from before a crash or a promotion had ended at the latest */
+	/* Sessions from before a crash or promotion have ended by now: note the time. */
 	(void) al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);
@@ -620,12 +651,12 @@ atomic_lock_launcher_main(Datum arg)
 		{
 			int64		after = do_round(&failures);
 
-			/* What was due later is not put off by a round before its time. */
+			/* An early round does not delay the regular one. */
 			next_round = now < next_round ? Min(after, next_round) : after;
 		}
 		else
 		{
-			/* Only to free the places of dropped databases */
+			/* This frees the entries of dropped databases. */
 			list_databases();
 			next_round = now + USECS_PER_HOUR;
 		}
@@ -633,7 +664,7 @@ atomic_lock_launcher_main(Datum arg)
 	}
 }
 
-/* Let the launcher know that an offer may have been missed.  Raises nothing. */
+/* Tell the launcher that an offer may have been missed.  Never raises. */
 void
 al_launcher_tell_missed(void)
 {
@@ -644,6 +675,7 @@ al_launcher_tell_missed(void)
 	al_stat_missed();
 	if (sweeper == NULL)
 		return;
+	Assert(!LWLockHeldByMe(&sweeper->lock));
 	LWLockAcquire(&sweeper->lock, LW_SHARED);
 	pid = sweeper->launcher_pid;
 	LWLockRelease(&sweeper->lock);
@@ -652,7 +684,7 @@ al_launcher_tell_missed(void)
 		SetLatch(&launcher->procLatch);
 }
 
-/* Register the launcher, where the module is preloaded */
+/* Register the launcher, if the module is preloaded */
 void
 al_launcher_init(void)
 {
@@ -679,7 +711,7 @@ al_launcher_is_registered(void)
 	return is_registered;
 }
 
-/* Do the settings keep a database that exists from being swept?  Needs a database. */
+/* Do the settings leave out an existing database?  Needs a connection to a database. */
 bool
 al_launcher_leaves_out(Oid database)
 {

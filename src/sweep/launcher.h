@@ -1,6 +1,8 @@
 /*
  * launcher.h
  *		The launcher of the background sweep.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SWEEP_LAUNCHER_H
 #define AL_SWEEP_LAUNCHER_H

@@ -1,26 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * sweep.c
- *		A sweep: remove rows of app_lock that are over.
+ *		A sweep: remove rows that are not needed any more.
  *
- * Model: nothing depends on a sweep.  An expired lease is free at once, and the next
- * grant of its key reuses the row; a sweep removes the rows of keys that nobody uses
- * any more.  A row is over lock_delay after its lease expired or its session died, or
- * released_retention after it was released, but not before min_hold.  What is left of the
- * number of rows is used for tickets that are over, and then to trim lock_history.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Listeners learn from a sweep that a lease has ended, and who is next in line
- * (lease/line.c).
+ * Model: correctness never depends on a sweep.  An expired lease is free at once, and the
+ * next grant of its key reuses the row.  A sweep removes rows of keys that are not used
+ * any more, in three steps that share a budget of max_rows:
  *
- * A sweep looks, claims and looks again, as all verbs do.  It never waits for a claim:
- * it passes over keys that unfinished transactions have claimed.  An acquire that
- * meets a claim of a sweep waits for a moment (lease/attempt.c).
+ * 1. Holdings (app_lock).  A row may go lock_delay after its lease expired or its session
+ *    died, or released_retention after its release, but not before min_hold has passed.
+ *    Listeners get an event for each lease that has expired.
+ * 2. Tickets and offers that have expired (app_lock_queue).  At commit, free keys are
+ *    offered to the next in line (lease/line.c).
+ * 3. Old grants (lock_history).
  *
- * Rows are taken in the order of the table.  A sweep begins where the last one
- * stopped, so that many small sweeps do not read the same blocks again and again.
+ * For each row of app_lock, a sweep looks, claims and looks again, like all verbs.  It
+ * never waits for a claim, but skips a key that an unfinished transaction has claimed.
+ * An acquire that meets the claim of a sweep waits for a moment (lease/attempt.c).
  *
- * Locking rules: app_lock is open with RowExclusiveLock.  Claims are kept to the end
- * of the transaction.
+ * Rows are read in the order of the table.  A sweep begins where the last one stopped, so
+ * that small sweeps do not read the same blocks again and again.
+ *
+ * Locking rules: app_lock is open with RowExclusiveLock.  Claims of removed rows are kept
+ * to the end of the transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,6 +32,7 @@
 
 #include "access/table.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -36,15 +41,16 @@
 #include "base/key.h"
 #include "base/policy.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/holding.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
@@ -59,20 +65,28 @@
 #define AHEAD	0
 #endif
 
-static bool sweeping = false;	/* as the queue shows it to other backends */
+static bool sweeping = false;	/* other backends see this in shmem/waiters.c */
 
-/* From when on may a row be removed?  DT_NOEND: not known */
+/* When a row may be removed; DT_NOEND: not known */
 static TimestampTz
 over_at(const AlHolding *holding)
 {
 	TimestampTz open_at = al_closed_until(holding);
 
+	Assert(holding->lifetime != AL_TRANSACTION);	/* it is a row */
 	if (holding->released_at == 0)
 		return open_at;
 	return Max(open_at, al_add_duration(holding->released_at, AL_MS_TO_US(al_released_retention_ms)));
 }
 
-/* Remove a row; false: it is claimed, locked, kept by us, or not over any more */
+static void
+trace_skipped(const AlKey *key, const char *reason)
+{
+	if (message_level_is_interesting(DEBUG3))
+		elog(DEBUG3, "sweep skips lock \"%s\": %s", al_display(key->name), reason);
+}
+
+/* Remove a row; false if it is claimed, locked or kept by us, or has changed */
 static bool
 remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 {
@@ -84,34 +98,38 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	al_key_init(&key, holding.key);
 	AL_TEST_POINT("sweep-chosen");
 	if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
+	{
+		trace_skipped(&key, "claimed");
 		return false;
+	}
 	al_table_find_again(rel, &key, &holding);
 	AL_TEST_POINT("sweep-claimed");
-	/* max_lifetime of our own transaction's next grant counts from what it has kept. */
+	/* This transaction's next grant continues the life of a row that it keeps (max_lifetime). */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
 		(al_policy_value(key.name, AL_MAX_LIFETIME) > 0 && al_is_kept(&key, &holding)) ||
 		!al_table_try_delete(rel, &holding))
 	{
 		al_claim_drop(&claim);
+		trace_skipped(&key, "locked, kept or changed");
 		return false;
 	}
 	if (holding.released_at == 0)
 	{
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-		al_record_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED, NULL);
+		al_publish_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED, NULL);
 	}
 	AL_TEST_POINT("sweep-removed");
 	return true;
 }
 
 /*
- * Remove rows of app_lock, no more than the transaction may still claim, from at most
- * max_blocks blocks
+ * Remove at most max_rows rows of app_lock, from at most max_blocks blocks.  Stops early
+ * when the transaction has max_claims_per_transaction claims.
  */
 static void
 sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now, AlSwept *swept)
 {
-	static uint64 stopped_at = 0;	/* used where there is no shared memory */
+	static uint64 stopped_at = 0;	/* block; shared memory has it too, if there is any */
 	AlDatabase *database = al_stat_database();
 	MemoryContext context;
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
@@ -160,6 +178,7 @@ sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(context);
+	Assert(looked <= swept->left);
 	swept->left -= looked;
 	stopped_at = ((uint64) first + looked) % blocks;
 	if (database)
@@ -167,8 +186,8 @@ sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now
 }
 
 /*
- * Remove tickets and offers that are over, and have the commit offer free keys to those who
- * are next.  Returns whether that was all.
+ * Remove expired tickets and offers, and let the commit offer free keys to the next in
+ * line.  Returns whether all were removed.
  */
 static bool
 sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
@@ -176,6 +195,7 @@ sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
 	int			looked = 0;
 	ListCell   *cell;
 
+	Assert(max_rows > 0);
 	foreach(cell, al_tickets_sweep(max_rows, now, &swept->tickets, &swept->next_due))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -186,14 +206,14 @@ sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
 	return swept->tickets < max_rows;
 }
 
-/* At the end of a transaction, when its claims are gone.  Raises nothing. */
+/* End of a transaction, after its claims are gone.  Never raises. */
 void
 al_sweep_over(void)
 {
 	if (!sweeping)
 		return;
 	sweeping = false;
-	al_queue_sweep_end();
+	al_waiters_sweep_end();
 }
 
 /* Begin a sweep of the whole table */
@@ -208,29 +228,32 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 }
 
 /*
- * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
- * max_rows rows: first of app_lock, from at most max_blocks blocks, then of app_lock_queue,
- * then of lock_history.
+ * Continue a sweep, and note in "swept" the work done and left.  Removes at most max_rows
+ * rows, and reads at most max_blocks blocks of app_lock.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 {
 	TimestampTz now = GetCurrentTimestamp() + AHEAD;
 
-	/* Wait for locks on history and queue before keys are claimed. */
+	Assert(max_rows > 0 && CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+	/* Wait for locks on these tables before keys are claimed. */
 	table_close(al_open_history(RowExclusiveLock), NoLock);
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	sweeping = true;
-	al_queue_sweep_begin();
+	al_waiters_sweep_begin();
 	swept->removed = swept->tickets = 0;
 	sweep_rows(rel, max_rows, max_blocks, now, swept);
-	/* What is over by now is to be told before it is offered to others. */
+	/* Events of expired leases come before offers of their keys. */
 	if (swept->left == 0 && !swept->queue_done && swept->removed < max_rows)
 		swept->queue_done = sweep_queue(max_rows - swept->removed, now, swept);
 	swept->trimmed = al_history_trim(rel, max_rows - swept->removed - swept->tickets,
 									 &swept->trim_from);
-	/* There may be more tickets, or more to trim. */
+	/* More tickets or history may be left. */
 	if (!swept->queue_done || swept->removed + swept->tickets + swept->trimmed >= max_rows)
 		swept->left = Max(swept->left, 1);
+	Assert(swept->removed + swept->tickets + swept->trimmed <= max_rows);
 	al_stat_count(AL_COUNT_SWEPT, swept->removed);
+	elog(DEBUG2, "sweep removed %lld holdings, %lld tickets and %lld rows of history; %u blocks are left",
+		 (long long) swept->removed, (long long) swept->tickets, (long long) swept->trimmed, swept->left);
 }

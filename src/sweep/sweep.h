@@ -1,6 +1,8 @@
 /*
  * sweep.h
- *		Sweeping rows of app_lock that are over.
+ *		Sweeps: removing rows that are not needed any more.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SWEEP_SWEEP_H
 #define AL_SWEEP_SWEEP_H
@@ -9,16 +11,16 @@
 #include "storage/block.h"
 #include "utils/relcache.h"
 
-/* A sweep of the whole table, done in one or more calls */
+/* A sweep of the whole table, in one or more calls of al_sweep() */
 typedef struct AlSwept
 {
 	int64		removed;		/* rows of app_lock, by the last call */
 	int64		tickets;		/* rows of app_lock_queue, by the last call */
 	int64		trimmed;		/* rows of lock_history, by the last call */
-	TimestampTz trim_from;		/* where that went so far */
+	TimestampTz trim_from;		/* start of the part of lock_history not yet trimmed */
 	bool		queue_done;		/* app_lock_queue has been swept */
-	uint32		left;			/* blocks not looked at yet; at least 1 if there is more to trim */
-	TimestampTz next_due;		/* when the next row will be over, if known */
+	uint32		left;			/* blocks of app_lock not read yet; not 0 if other work is left */
+	TimestampTz next_due;		/* when the next row can be removed; DT_NOEND: not known */
 } AlSwept;
 
 extern void al_sweep_over(void);

@@ -1,20 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *		The background sweep: the worker that visits a database.
+ *		The worker of the background sweep, which visits one database.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: the worker sweeps in batches, each in its own transaction, and rests between
- * them.  If somebody wants the database or locks the table, the worker leaves, and the
- * launcher sends another one at the next interval.
+ * them.  If another session wants the database for itself or has locked app_lock, the
+ * worker exits, and the launcher starts another one at the next interval.
  *
- * The worker connects as the bootstrap superuser, and overrides the settings that a
- * database has for its sessions.  The sweep itself runs as the owner of app_lock, as
- * VACUUM would, and runs no code of users: see table/app_lock.c and table/catalog.c.
+ * The worker connects as the bootstrap superuser, and overrides settings of the database
+ * and of roles.  The sweep itself runs as the owner of app_lock, like VACUUM, and runs no
+ * user code: see table/app_lock.c and table/catalog.c.
  *
- * Nothing depends on the sweep, so it waits neither for locks on our tables nor for a
- * flush or a standby, and at most a second for any other lock.
+ * A sweep is never urgent.  So the worker does not wait for locks on our tables, for a
+ * flush or for a standby, and waits at most a second for any other lock.
  *
- * Locking rules: AlSweeper has a lock of its own, held only to copy a few fields.
+ * Locking rules: the lock of AlSweeper is held only to copy a few fields.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,13 +49,13 @@
 
 PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
-/* Rest in proportion to work, so that other sessions do not become slower */
+/* Length of a rest in proportion to the batch before it, to keep other sessions fast */
 #define REST_PER_WORK	5
 
-/* Limits the time of a transaction that finds little to remove */
+/* Blocks per batch: limits a transaction that finds little to remove */
 #define BATCH_BLOCKS	10000
 
-static AlSweeper *sweeper = NULL;	/* until this process attaches */
+static AlSweeper *sweeper = NULL;	/* NULL until this process attaches */
 
 static void
 init_sweeper(void *memory)
@@ -63,7 +65,7 @@ init_sweeper(void *memory)
 
 const AlShmemPart al_sweeper_part = {sizeof(AlSweeper), 0, init_sweeper, (void **) &sweeper};
 
-/* NULL while this process has not attached to shared memory */
+/* NULL until this process has attached to shared memory */
 AlSweeper *
 al_sweeper(void)
 {
@@ -71,14 +73,15 @@ al_sweeper(void)
 }
 
 /*
- * Take the lock on a database that a connecting session takes, until the transaction
- * ends.  False: somebody is about to drop, rename or copy the database.
+ * Lock a database as a connecting session does, until the transaction ends.  False if
+ * another session is about to drop, rename or copy the database.
  */
 bool
 al_lock_database(Oid database)
 {
 	LOCKTAG		tag;
 
+	Assert(OidIsValid(database) && IsTransactionState());
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
 	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
@@ -90,20 +93,20 @@ override(const char *name, const char *value)
 }
 
 /*
- * How many rows to remove per transaction.  Each takes a place in the lock table, of
- * which a batch uses at most a sixteenth.
+ * Number of rows to remove per transaction.  Each row takes an entry in the lock table; a
+ * batch uses at most a sixteenth of the table.
  */
 static int
 batch_size(void)
 {
-	int64		places = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
+	int64		entries = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
 
-	return (int) Max(Min(al_sweep_batch, places / 16), 1);
+	return (int) Max(Min(al_sweep_batch, entries / 16), 1);
 }
 
 /*
- * Sweep a batch in its own transaction, of the whole table or only the queue; false:
- * nothing could be swept, see result
+ * Sweep a batch in its own transaction, of all tables or only of app_lock_queue.  False
+ * if nothing could be swept; "result" says why.
  */
 static bool
 sweep_batch(AlSwept *swept, bool is_first, bool only_queue, AlVisitResult *result)
@@ -113,6 +116,7 @@ sweep_batch(AlSwept *swept, bool is_first, bool only_queue, AlVisitResult *resul
 	Oid			user;
 	int			security;
 
+	Assert(!IsTransactionState());
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	XactIsoLevel = XACT_READ_COMMITTED;
@@ -158,8 +162,8 @@ pause_for(int64 microseconds)
 }
 
 /*
- * Let the owner of the database end this process: DROP DATABASE ... WITH (FORCE)
- * checks the role of each process, which is a superuser here.
+ * Let the owner of the database terminate this process.  DROP DATABASE ... WITH (FORCE)
+ * checks the role of each process, and this process runs as a superuser.
  */
 static void
 set_role_of_process(void)
@@ -176,7 +180,7 @@ set_role_of_process(void)
 	CommitTransactionCommand();
 }
 
-/* Sweep the database whose OID is the argument, and report to the launcher */
+/* Sweep the database with this OID, and report to the launcher */
 void
 atomic_lock_sweeper_main(Datum arg)
 {
@@ -200,6 +204,7 @@ atomic_lock_sweeper_main(Datum arg)
 	if (GetConfigOption("transaction_timeout", true, false))
 		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
 	set_role_of_process();
+	Assert(sweeper != NULL);	/* there is a launcher, so the module is preloaded */
 	LWLockAcquire(&sweeper->lock, LW_SHARED);
 	only_queue = sweeper->visit.database == MyDatabaseId && sweeper->visit.only_queue;
 	LWLockRelease(&sweeper->lock);
@@ -224,6 +229,8 @@ atomic_lock_sweeper_main(Datum arg)
 		if (result == AL_VISIT_UNFINISHED)
 			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
 	}
+	elog(DEBUG1, "visit removed %lld expired or released locks%s", (long long) removed,
+		 result == AL_VISIT_UNFINISHED ? ", and more may be left" : "");
 
 	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
 	if (sweeper->visit.database == MyDatabaseId)

@@ -3,15 +3,16 @@
  * app_lock.c
  *		Reading and writing app_lock.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: rows are read and written directly, below the executor.  That is fast, and
  * it runs no code of users: no triggers, no rules, no row security, no expressions.
  * The callers check permissions, read-only transactions and recovery;
  * table/catalog.c has checked the columns and the indexes.
  *
- * At every isolation level, reads see the newest committed state and what their own
- * transaction has done, by a snapshot taken for the read.  A SERIALIZABLE
- * transaction must not take predicate locks either, or two acquires of different
- * keys whose rows share a page could fail with 40001: see table/entries.c.
+ * At every isolation level, reads see the newest committed state and the changes of their
+ * own transaction.  They take no predicate locks, or two acquires of different keys whose
+ * rows share a page could fail with 40001: see table/entries.c.
  *
  * A key that was ever held exclusively has a row in slot 0.  Shared holdings have rows in
  * higher slots: see table/sharers.c.
@@ -22,11 +23,11 @@
  *
  * Locking rules: app_lock is open with AccessShareLock for reads and
  * RowExclusiveLock for writes, which is kept until commit once something is written.
- * Whoever writes a row has claimed its key (claim/claim.c); the primary key is the
- * last line of defence.  Claims for shared holdings do not exclude each other, so
- * two transactions may choose the same dead row: al_table_try_put() tells the
- * second.  After each write the command counter is advanced, so that the same
- * statement may come back to the row.
+ * A transaction has claimed the key of each row that it writes (claim/claim.c); the
+ * primary key is the last line of defence.  Claims for shared holdings do not exclude
+ * each other, so two transactions may choose the same dead row: al_table_try_put() fails
+ * for the second one.  After each write the command counter is advanced, so that the same
+ * statement may write the row again.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,6 +43,7 @@
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
 #include "storage/freespace.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -94,11 +96,7 @@ al_table_owner_index(Relation rel)
 	return index;
 }
 
-/*
- * The hash of the key with a crowd of shared holdings that this session has met last.  A
- * scan of its entries reads a whole page of the index, which is avoided where there is
- * another way.
- */
+/* The hash of the last key with a crowd of sharers, whose index entries fill pages; or 0 */
 static uint64 crowd = 0;
 
 bool
@@ -116,7 +114,7 @@ al_table_set_crowd(const AlKey *key, bool is_crowd)
 		crowd = 0;
 }
 
-/* Scan keys of the primary key that find the rows of a key in a slot, or from one on */
+/* Set two scan keys of the primary key: rows of a key in a slot, or also in higher ones */
 void
 al_table_scan_keys(ScanKey keys, const AlKey *key, bool and_above, int32 slot)
 {
@@ -126,7 +124,7 @@ al_table_scan_keys(ScanKey keys, const AlKey *key, bool and_above, int32 slot)
 				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
 }
 
-/* Find the row in a slot of a key by the index. */
+/* Find the row in a slot of a key by the index.  *holding is a copy of the row. */
 static bool
 find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 			  AlHolding *holding)
@@ -150,13 +148,12 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 }
 
 /*
- * Find the row in slot 0 of a key by the index.  "is_alone" is set to whether the
- * key has no entries for other slots, and to false where too many old versions would
- * have to be looked at.  "is_new" is set to whether the key has no entry at all.
+ * Find the row in slot 0 of a key by the index.  *sole says which entries the key has;
+ * AL_SOLE_UNKNOWN also after a look at more than 8 old versions.
  */
 static bool
 find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
-			   bool *is_alone, bool *is_new)
+			   AlSole *sole)
 {
 	AlEntries	entries;
 	ScanKeyData keys[2];
@@ -164,17 +161,17 @@ find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *hol
 	int			more = 0;
 	bool		found = false;
 
-	*is_alone = *is_new = true;
+	*sole = AL_SOLE_NONE;
 	al_table_scan_keys(keys, key, false, AL_SLOT_EXCLUSIVE);
 	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 1, keys);
 	while ((tid = al_entries_next(&entries)) != NULL)
 	{
 		HeapTupleData tuple;
 
-		*is_new = false;
+		*sole = AL_SOLE_ROW;
 		if (al_entries_slot(&entries) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
 		{
-			*is_alone = false;
+			*sole = AL_SOLE_UNKNOWN;
 			break;
 		}
 		if (!found && al_entries_row(&entries, tid, &tuple))
@@ -188,8 +185,8 @@ find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *hol
 }
 
 /*
- * Does the table have a block?  Our lock keeps the table from being truncated and
- * tells us when it was, so no look at the file is needed where a length is cached.
+ * Does the table have a block?  Our lock on the table prevents a truncation, and taking
+ * the lock has invalidated a length cached before one.  So a cached length suffices.
  */
 static bool
 has_block(Relation rel, BlockNumber block)
@@ -202,36 +199,35 @@ has_block(Relation rel, BlockNumber block)
 }
 
 /*
- * Keys that are used one after the other, such as those of the rows that a statement
- * updates, often have neighbouring rows too.  Where the last two rows were
- * neighbours, the place behind them is as good as a hint, and costs much less than
- * the index where there are more keys than hints.
+ * Keys that are used one after the other, as by a statement that updates rows, often have
+ * neighbouring rows too.  After two neighbours, the next location is as good as a hint.
  */
-static ItemPointerData last_place;
+static ItemPointerData last_tid;
 static bool in_sequence = false;
 
 static bool
-is_next_place(ItemPointer tid)
+is_next_tid(ItemPointer tid)
 {
 	BlockNumber block = ItemPointerGetBlockNumberNoCheck(tid);
-	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_place);
+	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_tid);
 	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(tid);
 
 	return (block == last_block &&
-			offset == ItemPointerGetOffsetNumberNoCheck(&last_place) + 1) ||
+			offset == ItemPointerGetOffsetNumberNoCheck(&last_tid) + 1) ||
 		(block == last_block + 1 && offset == FirstOffsetNumber);
 }
 
 static void
-note_place(ItemPointer tid)
+note_tid(ItemPointer tid)
 {
-	in_sequence = is_next_place(tid);
-	last_place = *tid;
+	in_sequence = is_next_tid(tid);
+	last_tid = *tid;
 }
 
 /*
  * Find the version of the row in a slot of a key, or AL_SLOT_ANY, that a snapshot sees, at
- * a place or by following the chain of updates from there.  False says nothing.
+ * a location or by following the chain of updates from there.  After false, the row may
+ * still exist elsewhere.
  */
 static bool
 follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
@@ -242,9 +238,9 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 	bool		more = true;
 
 	/*
-	 * The place or a link may lead out of the table.  VACUUM may have removed its
-	 * end, to which a version that an aborted transaction left on another page still
-	 * links.  And a row that was moved to another partition has a link to no block.
+	 * The location or a link may lead out of the table.  VACUUM may have cut off its
+	 * end, while a version that an aborted transaction left on another page still links
+	 * there.  And a row that was moved to another partition has a link to no block.
 	 */
 	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
 	{
@@ -267,7 +263,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 			tuple.t_tableOid = RelationGetRelid(rel);
 			tuple.t_self = tid;
 
-			/* The place that a link leads to may have been given to another row. */
+			/* Another row may have taken the location that a link leads to. */
 			more = !TransactionIdIsValid(previous_xmax) ||
 				TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(header));
 			found = more && HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
@@ -299,8 +295,8 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 }
 
 /*
- * Find the row in a slot of a key without the index.  In a sequence, no new hint is
- * left: it would take the place of a key that is used more often.
+ * Find the row in a slot of a key without the index.  A row found in a sequence gets no
+ * hint, which would displace the hint of a key that is used more often.
  */
 bool
 al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
@@ -310,7 +306,7 @@ al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snaps
 
 	if (!has_hint && slot == AL_SLOT_EXCLUSIVE && in_sequence)
 	{
-		tid = last_place;
+		tid = last_tid;
 		ItemPointerSetOffsetNumber(&tid, ItemPointerGetOffsetNumberNoCheck(&tid) + 1);
 		in_sequence = follow(rel, key, slot, tid, snapshot, holding);
 		return in_sequence;
@@ -321,10 +317,7 @@ al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snaps
 	return true;
 }
 
-/*
- * Find the version that a snapshot sees among those that a row version was updated to.
- * This does not search the index, which may have many entries for old versions.
- */
+/* Find the later version of a row version that a snapshot sees, without the index. */
 bool
 al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 					 Snapshot snapshot, AlHolding *update)
@@ -335,27 +328,24 @@ al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 		follow(rel, key, version->slot, next, snapshot, update);
 }
 
-/*
- * Find the row of the exclusive holding of a key at the next place of a sequence.
- * False says nothing.
- */
+/* Find the exclusive row of a key at the next location of a sequence; false: not there */
 bool
 al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	HeapTupleData tuple;
 	Buffer		buffer;
 
-	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_place)))
+	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_tid)))
 		return false;
-	tuple.t_self = last_place;
-	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_place) + 1);
+	tuple.t_self = last_tid;
+	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_tid) + 1);
 	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
 		return false;
 	al_row_read(rel, &tuple, holding);
 	ReleaseBuffer(buffer);
 	if (holding->slot != AL_SLOT_EXCLUSIVE || !al_string_equal(holding->key, key->name))
 		return false;
-	note_place(&tuple.t_self);
+	note_tid(&tuple.t_self);
 	return true;
 }
 
@@ -370,8 +360,8 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 }
 
 /*
- * Find the row in a slot of a key that a snapshot sees.  Where there is none, returns
- * false and sets the holding as al_table_no_row() does.
+ * Find the row in a slot of a key that a snapshot sees.  If there is none, returns false
+ * and sets the holding as al_table_no_row() does.
  */
 bool
 al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
@@ -388,7 +378,7 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 			al_table_no_row(key, slot, holding);
 	}
 	if (found)
-		note_place(&holding->tid);
+		note_tid(&holding->tid);
 	return found;
 }
 
@@ -406,6 +396,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	return found;
 }
 
+/* Does the table have this block, with "room" bytes free? */
 static bool
 has_room(Relation rel, BlockNumber block, Size room)
 {
@@ -422,8 +413,8 @@ has_room(Relation rel, BlockNumber block, Size room)
 }
 
 /*
- * In which block the new row of a holding will likely be: the one that heap_insert()
- * is told to try first, or else the one that it will have to add
+ * The block that the new row of a holding will likely be in: the one that heap_insert()
+ * will try first because we ask for it, or else the one that it will have to add
  */
 BlockNumber
 al_table_next_block(Relation rel, const AlHolding *holding)
@@ -451,16 +442,15 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 }
 
 /*
- * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to it, or
- * the key has a crowd, this also finds out whether that row is alone.
+ * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to the
+ * row, or the key has a crowd, this also sets holding->is_alone and is_new.
  */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	Snapshot	snapshot;
 	bool		found;
-	bool		is_alone;
-	bool		is_new;
+	AlSole		sole;
 
 	if (al_table_is_crowd(key))
 		return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
@@ -469,24 +459,22 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	found = al_table_find_by_hint(rel, key, AL_SLOT_EXCLUSIVE, snapshot, holding);
 	if (!found)
 	{
-		found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
+		found = find_exclusive(rel, key, snapshot, holding, &sole);
 		if (found)
 			al_hint_set(key->hash, AL_SLOT_EXCLUSIVE, &holding->tid);
 		else
 			al_table_no_row(key, AL_SLOT_EXCLUSIVE, holding);
-		holding->is_alone = is_alone;
-		holding->is_new = is_new;
+		holding->sole = sole;
 	}
 	UnregisterSnapshot(snapshot);
 	if (found)
-		note_place(&holding->tid);
+		note_tid(&holding->tid);
 	return found;
 }
 
 /*
- * Look again, under a claim, at what was found without one.  If the same row
- * version, made by the same transaction, is still there and not outdated, it is the
- * last one: that costs much less than finding it anew.
+ * Look again, under a claim, at a holding that was found without one.  If the same row
+ * version, made by the same transaction, is there and not outdated, it is the last one.
  */
 void
 al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
@@ -495,6 +483,7 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 	Buffer		buffer;
 	bool		same = false;
 
+	Assert(al_claimed_has(key->hash));
 	tuple.t_self = holding->tid;
 	if (ItemPointerIsValid(&tuple.t_self) &&
 		heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
@@ -509,11 +498,11 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 
 /*
  * Make index entries for a row version that is not heap-only.  The indexes need no
- * executor, and the only condition is that of app_lock_owner_idx: table/catalog.c
- * has checked it.  At an update, the indexes are told that their columns have not
- * changed, even where owner_hash has: then they remove entries of dead versions
- * before they grow.  No update changes the primary key, so it is not checked again,
- * which would cost a look at each former version that cannot be removed yet.
+ * executor, and the only condition is that of app_lock_owner_idx: table/catalog.c has
+ * checked that.  An update passes indexUnchanged to the indexes, even if owner_hash has
+ * changed: then they remove entries of dead versions before they grow.  No update changes
+ * the primary key, so it is not checked again, which would cost a look at each former
+ * version that cannot be removed yet.
  */
 static void
 insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
@@ -548,8 +537,9 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 }
 
 /*
- * Write a holding, over its row, which nobody else can be changing, or as a new row.
- * Raises 23505 or XX000 where somebody writes to the table by hand.
+ * Write a holding over its row, which no other transaction can be changing, or as a new
+ * row.  The key is claimed.  Raises 23505 or XX000 if somebody writes to the table by
+ * hand.
  */
 void
 al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
@@ -560,8 +550,10 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 	bool		needs_entries = true;
 
 	Assert(al_string_equal(key->name, holding->key));
+	Assert(al_claimed_has(key->hash));
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 
-	/* From now on a writer must look for shared holdings of the key. */
+	/* From now on, an exclusive acquire must look for shared holdings of the key. */
 	if (is_shared)
 		al_sole_set(key, false);
 
@@ -580,26 +572,34 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Write a holding over a row that others may be changing.  Returns false where they
- * are changing it, or have changed it since it was read.  The row is locked first,
+ * Write a holding over a row that others may be changing.  Returns false if they are
+ * changing the row, or have changed it since it was read.  The row is locked first,
  * because that can skip a locked row instead of waiting for it.
  */
 bool
 al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	if (!al_try_lock_row(rel, &holding->tid))
+	{
+		ereport(DEBUG2,
+				(al_hide_owners(),
+				 errmsg_internal("another transaction changes the row of lock \"%s\" in slot %d",
+								 al_display(key->name), holding->slot)));
 		return false;
+	}
 	al_table_put(rel, key, holding);
 	return true;
 }
 
 /*
  * Remove the row of a holding whose key the caller has claimed.  Returns false, and
- * does not wait, where somebody has locked the row by hand.
+ * does not wait, if somebody has locked the row by hand.
  */
 bool
 al_table_try_delete(Relation rel, AlHolding *holding)
 {
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
+	Assert(al_claimed_count() > 0);
 	if (!al_heap_try_delete(rel, &holding->tid))
 		return false;
 	al_claimed_changed();

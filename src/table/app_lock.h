@@ -1,6 +1,8 @@
 /*
  * app_lock.h
  *		Reading and writing app_lock.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_APP_LOCK_H
 #define AL_TABLE_APP_LOCK_H
@@ -10,7 +12,7 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* For al_table_find_by_hint(): the row that al_sharers_note_over() has noted */
+/* For al_table_find_by_hint(): the row that al_sharers_note_over() noted last */
 #define AL_SLOT_ANY		(-1)
 
 struct ScanKeyData;

@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * audit.c
- *		Rows of lock_audit: who ended a lease by force, and why.
+ *		Rows of lock_audit: forced ends of leases.
  *
- * Model: a forced end of a lease leaves a row in lock_audit, in the same
- * transaction, and a message in the server log, which stays when the transaction
- * rolls back.  Both tell the key, who had it, who ended it and why.  The former
- * owner appears only as a digest, and only in the row.  The row is written below the
- * executor, so that a trigger on lock_audit cannot run with the privileges of a DBA.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * A former owner who comes back is told what the audit has of its own loss.  Whoever
- * cannot present the owner learns nothing.
+ * Model: a forced end of a lease leaves a row in lock_audit, in the same transaction, and
+ * a message in the server log, which stays when the transaction rolls back.  Both have
+ * the key, its holder, the role that ended the lease, and the reason.  The former owner
+ * appears only as a digest, and only in the row.  The row is written below the executor,
+ * so that a trigger on lock_audit cannot run with the privileges of a DBA.
  *
- * Locking rules: lock_audit is only ever inserted into.  It is read with
- * AccessShareLock, which is given back at once.
+ * A call that presents the former owner learns from the audit how that owner lost the
+ * key.  Without the owner, the audit tells nothing.
+ *
+ * Locking rules: rows of lock_audit are only inserted.  It is read with AccessShareLock,
+ * which is given back at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +54,7 @@ al_audit_digest(text *owner)
 							   CStringGetTextDatum("hex"));
 }
 
-/* The name of a role, or its OID where it has been dropped */
+/* The name of a role, or its OID if the role has been dropped */
 static const char *
 role_name(Oid role)
 {
@@ -61,7 +63,7 @@ role_name(Oid role)
 	return name ? name : psprintf("%u", role);
 }
 
-/* The name of a role, as far as it is text in the encoding of this database */
+/* A stored name of a role; "?" if it is no text in the encoding of this database */
 static char *
 show_role(Name name)
 {
@@ -72,9 +74,8 @@ show_role(Name name)
 }
 
 /*
- * The last of the forced ends of what an owner held of a key, or NULL.  Tokens rise
- * with every grant of a key, so the highest is that of the last one.  Where somebody
- * dropped the index, the whole table is read.
+ * The last forced end of an owner's holding of a key, or NULL, also if the table cannot be
+ * read at once.  It has the highest token.  Without the index, the whole table is read.
  */
 const AlForcedEnd *
 al_audit_find(const AlKey *key, const AlOwner *owner)
@@ -115,7 +116,7 @@ al_audit_find(const AlKey *key, const AlOwner *owner)
 	return last;
 }
 
-/* Record the forced end of a holding; "ended" is NULL where the key was free. */
+/* Record the forced end of a holding; "ended" is NULL if the key was free. */
 void
 al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
 {
@@ -127,6 +128,8 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 
 	LOCAL_FCINFO(client_addr, 0);
 
+	Assert(reason != NULL);
+	Assert(ended == NULL || (ended->holder != NULL && ended->owner != NULL));
 	VALUE(at) = TimestampTzGetDatum(GetCurrentTimestamp());
 	VALUE(action) = CStringGetTextDatum(action);
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));

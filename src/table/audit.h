@@ -1,6 +1,8 @@
 /*
  * audit.h
  *		Rows of lock_audit.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_AUDIT_H
 #define AL_TABLE_AUDIT_H
@@ -12,7 +14,7 @@
 typedef struct AlForcedEnd
 {
 	TimestampTz at;
-	int64		fencing_token;	/* of what was ended */
+	int64		fencing_token;	/* of the ended holding */
 	char	   *action;
 	char	   *role;
 	text	   *reason;

@@ -1,14 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * catalog.c
- *		Where the objects of the extension are in this database.
+ *		Finding and opening the objects of the extension in this database.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: the extension may be in any schema, and may be dropped and created again
  * during a session.  So OIDs are looked up when they are first needed, without
  * search_path, and are forgotten when the relation cache says that one of the
- * relations has changed.  What other files rely on is checked here once after each
- * change: the extension has the version of this library, the relations are what the
- * install script made, and no index needs user code to be kept up to date.
+ * relations has changed.  After each change, this file checks once what other files rely
+ * on: the extension has the version of this library, the relations are as the install
+ * script made them, and no index needs user code to be kept up to date.
  *
  * A library serves the SQL objects of its own version and no others.  Each script of
  * the extension begins with al_begin_script(), which waits for all transactions that
@@ -25,6 +27,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation_d.h"
@@ -261,10 +264,7 @@ raise_version(const char *version)
 					 version)));
 }
 
-/*
- * The schema of the extension, and its version where that is not NULL.  Where the extension
- * is not installed, 0, or raises 42704.
- */
+/* The schema of the extension, and its version; not installed: 0, or raises 42704 */
 static Oid
 extension_schema(bool missing_ok, char **version)
 {
@@ -300,7 +300,7 @@ extension_schema(bool missing_ok, char **version)
 	return schema;
 }
 
-/* Our function without arguments, by the schema and not by its name; 0: it is not there */
+/* Our function with this name and no arguments, in the schema of the extension; 0: none */
 static Oid
 own_function(const char *name)
 {
@@ -309,7 +309,7 @@ own_function(const char *name)
 						   ObjectIdGetDatum(extension_schema(false, NULL)));
 }
 
-/* lock_guard(); 0: it is not there */
+/* The OID of lock_guard(); 0: it does not exist */
 Oid
 al_guard_function(void)
 {
@@ -317,9 +317,9 @@ al_guard_function(void)
 }
 
 /*
- * Look our relations up.  OIDs are valid only after the last one, and if there was
- * no invalidation meanwhile.  Where the extension is not installed or has another
- * version, returns false, or raises 42704 or 55000.
+ * Look our relations up.  The OIDs are valid if no invalidation came meanwhile.  If the
+ * extension is not installed or has another version, returns false with "missing_ok", or
+ * raises 42704 or 55000.
  */
 static bool
 look_up(bool missing_ok)
@@ -333,6 +333,10 @@ look_up(bool missing_ok)
 		return false;
 	if (strcmp(version, VERSION) != 0)
 	{
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("extension has version %s, library has version %s",
+								 version, VERSION)));
 		if (missing_ok)
 			return false;
 		raise_version(version);
@@ -350,10 +354,13 @@ look_up(bool missing_ok)
 	if (!app_lock_policy.checked || !app_lock_policy_role.checked)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
+	ereport(DEBUG2,
+			(al_hide_owners(),
+			 errmsg_internal("looked up our relations after %u invalidations", seen)));
 	return true;
 }
 
-/* Raise 42704 or 55000 where this library cannot serve the extension. */
+/* Raise 42704 or 55000 if this library cannot serve the extension. */
 void
 al_check_version(void)
 {
@@ -362,9 +369,9 @@ al_check_version(void)
 }
 
 /*
- * A script begins, to make the version that the extension has already.  Raises 55000
- * where that is newer than the library.  No transaction that has written with one
- * version commits with another, so an update has app_lock for itself.
+ * The install or an update script begins; pg_extension already has the new version.
+ * Raises 55000 if that is newer than the library.  A transaction that has written with
+ * one version must not commit with another, so an update locks app_lock against all.
  */
 void
 al_begin_script(void)
@@ -379,6 +386,9 @@ al_begin_script(void)
 		return;
 	LockRelationOid(relid, AccessExclusiveLock);
 	CacheInvalidateRelcacheByRelid(relid);
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("script of version %s has locked app_lock", version)));
 }
 
 static void
@@ -390,7 +400,7 @@ raise_missing(const char *name)
 			 errhint("Drop the extension and create it again.")));
 }
 
-/* Find the labels of a type; false where it is not lock_mode. */
+/* Set the OIDs in "modes" from the labels of a type; false if it is not lock_mode. */
 static bool
 find_modes(Oid type)
 {
@@ -411,12 +421,13 @@ find_modes(Oid type)
 Datum
 al_mode_value(bool is_shared)
 {
+	Assert(OidIsValid(modes[is_shared]));
 	return ObjectIdGetDatum(modes[is_shared]);
 }
 
 /*
- * Raise 55000 unless a relation is what the install script made: a tuple that is
- * formed or read with other columns would be garbage.
+ * Raise 55000 unless a relation is as the install script made it: a tuple that is formed
+ * or read with other columns would be garbage.
  */
 static void
 check_definition(Relation rel, const CachedRelation *cached)
@@ -447,9 +458,9 @@ check_definition(Relation rel, const CachedRelation *cached)
 }
 
 /*
- * Has an index no condition, or that of app_lock_owner_idx, which we can apply?  The
- * condition is read from the catalog: the relation cache would simplify it, which
- * calls functions in it.
+ * Is an index without a condition, or is its condition that of app_lock_owner_idx, which
+ * we can apply?  The condition is read from the catalog: the relation cache would
+ * simplify it, and call functions in it.
  */
 static bool
 has_good_predicate(Relation rel, Relation index)
@@ -468,11 +479,7 @@ has_good_predicate(Relation rel, Relation index)
 		index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
 }
 
-/*
- * Raise 55000 unless every index can be kept up to date without an executor: a
- * B-tree of plain columns, no deferrable or exclusion constraint, no other condition
- * than ours.  The primary key of app_lock, by which rows are found, is key and slot.
- */
+/* Raise 55000 unless each index can be kept up to date without an executor. */
 static void
 check_indexes(Relation rel)
 {
@@ -504,13 +511,14 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open one of our relations.  Raises 42704 where the extension is not installed, and
- * 55000 where it has another version, or the relation is missing or changed so that
- * we cannot use it.  With "missing_ok", returns NULL where it is not there.
+ * Open one of our relations.  With "missing_ok", returns NULL if there is no extension of
+ * this version or no relation; otherwise raises 42704 or 55000.  Raises 55000 if the
+ * relation was changed so that we cannot use it.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 {
+	Assert(IsTransactionState() && lockmode != NoLock);
 	for (;;)
 	{
 		Relation	rel;
@@ -556,7 +564,7 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
-/* Open app_lock, and let the policies be up to date. */
+/* Open app_lock, and bring the policies of this session up to date. */
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
@@ -590,10 +598,7 @@ al_open_queue(LOCKMODE lockmode)
 	return open_cached(&app_lock_queue, lockmode, false);
 }
 
-/*
- * Raise 25006 in a read-only transaction and on a standby, and 25000 in parallel mode,
- * naming the function that wants to write.
- */
+/* Raise 25006 in a read-only transaction or on a standby, and 25000 in parallel mode. */
 void
 al_prevent_writing(const char *function)
 {
@@ -602,10 +607,7 @@ al_prevent_writing(const char *function)
 	PreventCommandIfParallelMode(function);
 }
 
-/*
- * Open app_lock for a function that writes, and attach shared memory.  Raises what
- * al_prevent_writing() raises.
- */
+/* al_prevent_writing(), attach shared memory, and open app_lock to write to it. */
 Relation
 al_open_for_writing(const char *function)
 {
@@ -621,9 +623,8 @@ al_is_installed(void)
 }
 
 /*
- * Open app_lock to write to it, without waiting for a lock.  Returns NULL where a
- * lock is not free, or, with "missing" set, where the extension is not installed or
- * has another version.
+ * Open app_lock to write to it, without waiting.  NULL: a lock is not free, or, if *missing
+ * is set, the extension is not installed or has another version.
  */
 Relation
 al_open_now(bool *missing)
@@ -643,7 +644,7 @@ al_open_now(bool *missing)
 	}
 	if (!OidIsValid(app_lock.oid) || !ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;
-	/* They may have to be read, and history and queue written to. */
+	/* The caller may have to read all of them, and to write to history and queue. */
 	for (int i = 0; i < (int) lengthof(others); i++)
 	{
 		bool		is_written = others[i] == &lock_history || others[i] == &app_lock_queue;
@@ -664,7 +665,7 @@ al_open_fence(LOCKMODE lockmode)
 	return open_cached(&fence, lockmode, false);
 }
 
-/* Open a table to read it, without waiting: NULL where that would be needed. */
+/* Open a table to read it; NULL if that would have to wait for a lock */
 static Relation
 open_now(CachedRelation *table)
 {
@@ -700,9 +701,9 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role see what others hold?  Those who may list it all do.  Whoever
- * asks by way of a view or function of somebody else need not have the right to look
- * into our schema, so the function is looked up without asking for that.
+ * May the current role see the holdings of others?  Yes if it may execute lock_status(),
+ * which lists them.  A caller that comes through a view or function of another role need
+ * not have USAGE on our schema, so the function is looked up without that check.
  */
 bool
 al_is_monitor(void)

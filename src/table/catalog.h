@@ -1,6 +1,8 @@
 /*
  * catalog.h
- *		Where the objects of the extension are in this database.
+ *		Finding and opening the objects of the extension in this database.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_CATALOG_H
 #define AL_TABLE_CATALOG_H
@@ -10,8 +12,8 @@
 #include "utils/relcache.h"
 
 /*
- * The head of a function that SQL calls.  The library is compared with the extension
- * before anything else, so that arguments and results are what the function expects.
+ * The head of a function that SQL calls.  The versions of library and extension are
+ * compared before anything else, so that the function can rely on its arguments.
  */
 #define AL_FUNCTION(function) \
 	PG_FUNCTION_INFO_V1(function); \

@@ -1,6 +1,8 @@
 /*
  * columns.h
  *		Columns of the tables, in the order of the install script.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_COLUMNS_H
 #define AL_TABLE_COLUMNS_H

@@ -3,8 +3,10 @@
  * entries.c
  *		Rows of app_lock that an index leads to.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the caller has a snapshot and reads the entries of an index one by one.  Each
- * leads to a chain of versions, of which the snapshot sees one at most.  At every
+ * entry leads to a chain of versions, and the snapshot sees at most one of them.  At every
  * isolation level this takes no predicate locks: PostgreSQL takes those for MVCC
  * snapshots only, so a SERIALIZABLE transaction reads all versions and applies the
  * snapshot itself.
@@ -28,24 +30,28 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "table/entries.h"
 
+/* Prune a page, pinned and not locked, if the next update of a row would find no room. */
 void
 al_prune_if_full(Relation rel, Buffer buffer, Size room, Size length)
 {
+	Assert(BufferIsValid(buffer));
 	if (room < MAXALIGN(length))
 		al_page_prune(rel, buffer);
 }
 
-/* Begin to read entries; keys are in terms of the columns of the index */
+/* Begin to read entries, with keys in terms of the columns of the index. */
 void
 al_entries_begin(AlEntries *entries, Relation rel, Oid index, Snapshot snapshot, int nkeys,
 				 ScanKey keys)
 {
 	PreventCommandIfParallelMode("functions of atomic_lock");
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	entries->scan = al_index_beginscan(rel, index_open(index, AccessShareLock), SnapshotAny, nkeys);
 	entries->scan->xs_want_itup = true;
 	entries->snapshot = snapshot;
@@ -72,7 +78,7 @@ al_entries_slot(const AlEntries *entries)
 									   &is_null));
 }
 
-/* Pin the page of an entry; the row that was read last is not used any more */
+/* Pin the page of an entry, and unpin the last one, whose row must not be used any more */
 static void
 turn_to(AlEntries *entries, ItemPointer tid)
 {
@@ -85,10 +91,7 @@ turn_to(AlEntries *entries, ItemPointer tid)
 											   ItemPointerGetBlockNumber(tid));
 }
 
-/*
- * The version that an entry leads to and the snapshot sees; false: there is none.  The
- * tuple lies in the page, until the next entry is looked at.
- */
+/* Read the version that the snapshot sees, valid until the next entry; false: none */
 bool
 al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 {
@@ -99,6 +102,7 @@ al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 	bool		first = true;
 	bool		found;
 
+	Assert(entries->snapshot != NULL);
 	turn_to(entries, tid);
 	LockBuffer(entries->buffer, BUFFER_LOCK_SHARE);
 	do
@@ -124,9 +128,9 @@ al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 }
 
 /*
- * The next version in the chain that an entry leads to, whoever sees it; false at the
- * end.  The first call is for the entry, and then *tid is where the last version was.
- * Where there is one, its page is locked until al_entries_unlock().
+ * Read the next version in the chain that an entry leads to, visible or not; false at the
+ * end.  *tid is that of the entry at first, and then that of the last version.  After
+ * true, the page is locked until al_entries_unlock().
  */
 bool
 al_entries_version(AlEntries *entries, ItemPointer tid, bool first, HeapTuple tuple)

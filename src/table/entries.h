@@ -1,6 +1,8 @@
 /*
  * entries.h
  *		Rows of app_lock that an index leads to.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_ENTRIES_H
 #define AL_TABLE_ENTRIES_H
@@ -17,9 +19,9 @@ typedef struct AlEntries
 {
 	struct IndexScanDescData *scan;
 	struct SnapshotData *snapshot;
-	Buffer		buffer;			/* of the last entry, pinned; or invalid */
-	Size		room;			/* on that page */
-	Size		length;			/* of the row that was found there; 0: none */
+	Buffer		buffer;			/* page of the last entry, pinned; or invalid */
+	Size		room;			/* free bytes on that page */
+	Size		length;			/* bytes of the row that was found there; 0: none */
 } AlEntries;
 
 extern void al_entries_begin(AlEntries *entries, Relation rel, Oid index,

@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * events.c
- *		Events: what listeners are told of a key, by NOTIFY.
+ *		Events: messages about a key that listeners get by NOTIFY.
  *
- * Model: an event is noted when the thing is done, and sent by the commit that makes it
- * true.  What is rolled back sends nothing.  Neither does a prepared transaction, for
- * which PostgreSQL has no NOTIFY: nobody who waits for a key of another shall keep that
- * one's transaction from being prepared.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * An event is sent where somebody asked for it: by the policy of the key, or by a ticket.
- * It is a hint.  Whoever knows the name of a channel can send anything there, so
- * listeners look before they believe.
+ * Model: a verb notes an event when it acts, and the commit that makes the action visible
+ * sends the event.  A rolled back action sends nothing.  A prepared transaction sends
+ * nothing either, since PostgreSQL refuses to prepare one that has used NOTIFY: a waiter
+ * for a key must not keep another transaction from being prepared.
  *
- * The name of a channel is a hash of the key that nobody can predict: whoever may not ask
- * for it cannot guess it.
+ * An event is sent if the policy of the key or a ticket asks for it.  It is only a hint:
+ * anybody who knows the name of a channel can send there, so listeners check what they
+ * hear.  The name of a channel is a hash of the key with a secret, so a role that may not
+ * ask for the name cannot guess it.
  *
- * Where the notification queue of the server would be half full, events are left out, with a
- * message in the server log: PostgreSQL would roll back the commit.  They are left out, too,
- * where commits of others that notify are in the way for too long.
+ * If the notification queue of the server would be more than half full, events are left
+ * out, with a message in the server log: PostgreSQL would roll back the commit.  They are
+ * also left out if commits of others that notify are in the way for too long.
  *
- * Locking: PostgreSQL lets commits that notify follow one another, by a lock that it takes
- * at the end of the commit.  We take it before, to wait no longer than we want to.
+ * Locking: commits that notify follow one another, by a lock that PostgreSQL takes late in
+ * the commit and waits for.  We take that lock earlier, with a limit on the wait.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,7 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* NOTIFY takes less than 8000 bytes.  A label has this many of them, a message the rest. */
+/* NOTIFY takes less than 8000 bytes.  A label has up to LABEL_BYTES, a message the rest. */
 #define MOST_BYTES		7900
 #define LABEL_BYTES		400
 
@@ -69,10 +69,10 @@ typedef struct NotedEvent
 	char	   *payload;
 } NotedEvent;
 
-/* For so long a commit waits for others that notify, in milliseconds */
+/* How long a commit waits for others that notify, in milliseconds */
 #define LONGEST_WAIT	500
 
-/* A session that ends turns this off, since it must not wait at a commit. */
+/* May a commit wait for others that notify?  A session that ends must not. */
 bool		al_events_wait = true;
 
 /* In the order of their levels, in TopTransactionContext */
@@ -81,7 +81,7 @@ static List *events = NIL;
 /* Has this transaction waited in vain for others that notify? */
 static bool gave_up = false;
 
-/* Has somebody asked for the events of a key? */
+/* Does a policy or a ticket ask for the events of a key? */
 bool
 al_event_is_wanted(const AlKey *key)
 {
@@ -103,8 +103,8 @@ al_event_channel(const AlKey *key)
 }
 
 /*
- * The characters of a text in UTF-8, as far as they can be told.  In SQL_ASCII, and in what
- * is not valid, such as some names of roles, those are the ASCII ones.
+ * A text in UTF-8.  If its encoding is SQL_ASCII, or it is not valid, as some names of
+ * roles are, each byte that is not ASCII becomes a question mark.
  */
 static char *
 to_utf8(AlString string)
@@ -134,8 +134,8 @@ to_utf8(AlString string)
 }
 
 /*
- * Add a text as a member of the object, of at most so many bytes in JSON.  Payloads are
- * ASCII: a character that a listener's encoding lacks would end its connection.
+ * Add a text as a member of the object, with at most "most" bytes in JSON.  Payloads are
+ * ASCII: a character that the encoding of a listener lacks would end its connection.
  */
 static void
 add_text(StringInfo json, const char *name, const text *value, int most)
@@ -200,9 +200,10 @@ al_event(const AlKey *key, const AlEvent *event)
 	char	   *by = OidIsValid(event->by) ? al_role_name(event->by) : NULL;
 	StringInfoData json;
 
+	Assert(event->word != NULL);
 	initStringInfo(&json);
 	appendStringInfo(&json, "{\"event\":\"%s\"", event->word);
-	/* The longest key fits whatever is in it. */
+	/* The longest key fits, even if each of its characters is escaped. */
 	add_text(&json, "key", al_string_text(key->name), MOST_BYTES);
 	add_text(&json, "holder", event->holder, LABEL_BYTES);
 	add_number(&json, "fencing_token", event->fencing_token);
@@ -213,6 +214,7 @@ al_event(const AlKey *key, const AlEvent *event)
 	add_time(&json, "at", GetCurrentTimestamp());
 	add_text(&json, "reason", event->reason, Max(MOST_BYTES - json.len, 2));
 	appendStringInfoChar(&json, '}');
+	Assert(json.len < 8000);
 
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
 	noted = palloc(sizeof(NotedEvent));
@@ -246,7 +248,7 @@ al_events_any(void)
 	return events != NIL;
 }
 
-/* Wait for a lock that is not free, for at most "longest" milliseconds; false: it is still not free */
+/* Wait for a lock, for at most "longest" milliseconds; false: it is still not free */
 static bool
 wait_for_lock(const LOCKTAG *tag, int longest)
 {
@@ -267,7 +269,7 @@ wait_for_lock(const LOCKTAG *tag, int longest)
 		LockTimeout = lock_timeout;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		/* All that the wait has done is undone by then; see LockErrorCleanup(). */
+		/* LockErrorCleanup() has undone the wait. */
 		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
 			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 			PG_RE_THROW();
@@ -280,8 +282,8 @@ wait_for_lock(const LOCKTAG *tag, int longest)
 }
 
 /*
- * Take the lock that lets commits that notify follow one another, which the commit would
- * wait for.  Any role of the server can hold it for long, so false after LONGEST_WAIT: this
+ * Take the lock that the commit needs to send notifications.  Any role of the server can
+ * hold it for long, so this gives up after LONGEST_WAIT and returns false: then the
  * transaction sends nothing.  Raises 57014 and 57P01.
  */
 bool
@@ -308,7 +310,7 @@ log_left_out(const char *detail, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* The transaction is about to commit: let it send what was noted. */
+/* The transaction is about to commit: let the commit send the noted events. */
 void
 al_events_commit(void)
 {
@@ -323,16 +325,21 @@ al_events_commit(void)
 		log_left_out("The notification queue is more than half full.",
 					 "A session that listens may be in a long transaction; see pg_notification_queue_usage().");
 	else
+	{
+		ereport(DEBUG2,
+				(al_hide_owners(),
+				 errmsg_internal("commit sends %d events", list_length(events))));
 		foreach(cell, events)
 		{
 			const NotedEvent *noted = lfirst(cell);
 
 			Async_Notify(noted->channel, noted->payload);
 		}
+	}
 	events = NIL;
 }
 
-/* The transaction is over. */
+/* The transaction has ended. */
 void
 al_events_forget(void)
 {
@@ -340,16 +347,20 @@ al_events_forget(void)
 	gave_up = false;
 }
 
+/* A level of nesting rolls back: drop its events. */
 void
 al_events_subabort(int level)
 {
+	Assert(level > 1);
 	while (events != NIL && ((NotedEvent *) llast(events))->level >= level)
 		events = list_delete_last(events);
 }
 
+/* A level of nesting commits: its events belong to the outer level. */
 void
 al_events_subcommit(int level)
 {
+	Assert(level > 1);
 	for (int i = list_length(events) - 1; i >= 0; i--)
 	{
 		NotedEvent *noted = list_nth(events, i);

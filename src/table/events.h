@@ -1,6 +1,8 @@
 /*
  * events.h
- *		Events: what listeners are told of a key, by NOTIFY.
+ *		Events: messages about a key that listeners get by NOTIFY.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_EVENTS_H
 #define AL_TABLE_EVENTS_H
@@ -12,11 +14,11 @@
 typedef struct AlEvent
 {
 	const char *word;
-	const text *holder;			/* NULL: it concerns no one holder */
+	const text *holder;			/* label; NULL: the event concerns no single holder */
 	int64		fencing_token;	/* 0: none */
-	Oid			by;				/* role that did it; 0: nobody did */
-	const text *from;			/* label of who asks; or NULL */
-	const text *reason;			/* or message; or NULL */
+	Oid			by;				/* the acting role; 0: none, the clock did it */
+	const text *from;			/* label of the caller that sends a message; or NULL */
+	const text *reason;			/* reason or message; or NULL */
 	TimestampTz until;			/* 0: none */
 	int64		ticket;			/* 0: none */
 } AlEvent;

@@ -3,15 +3,15 @@
  * fence.c
  *		Fencing tokens: numbers that rise with every grant.
  *
- * Model: a token is the next number of the sequence app_lock_fence, drawn while the
- * key is claimed, so two grants of a key draw in the order in which they are
- * granted.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * nextval() is not used: it would change what lastval() answers the session, and it
- * hands out numbers whose WAL is not flushed, which a crash can hand out again.
- * Here, the sequence is logged DRAW_AHEAD numbers in advance, and that record is
- * flushed before any of them is used.  So no number that anybody has seen comes
- * back, committed or not.
+ * Model: a token is the next number of the sequence app_lock_fence, drawn while the key
+ * is claimed, so a later grant of the key has a higher token.
+ *
+ * nextval() is not used: it would change the answer of lastval() in this session, and it
+ * hands out numbers whose WAL is not flushed, which a crash can hand out again.  Here, the
+ * sequence is logged DRAW_AHEAD numbers in advance, and that record is flushed before any
+ * of them is used.  So no number is drawn twice, even if its transaction rolled back.
  *
  * A copy of the database that lost the last WAL, or was made from an older state,
  * begins a new epoch: a promoted standby, point-in-time recovery, a restored dump, a
@@ -29,13 +29,13 @@
  * Behind its columns, the tuple of the sequence has the secret of the database's
  * hashes (base/hash.c), which no SQL shows and no dump has.  setval() changes the
  * tuple in place and ALTER SEQUENCE copies it, so both keep the secret; standbys and
- * physical copies have it with the page.  After pg_upgrade --swap, which makes the
- * sequence anew while nobody has claims, another secret is made.
+ * physical copies have it with the page.  pg_upgrade --swap makes the sequence anew, while
+ * there are no claims; then another secret is made.
  *
  * Locking rules: a content lock on the only page of the sequence, held over a flush
  * of WAL once in DRAW_AHEAD draws and when the secret is made.  Errors raised under
  * it mean that the page is corrupt.  The sequence is written at once, outside of the
- * transaction, so nobody waits for anybody's commit.
+ * transaction, so no draw waits for the commit of another transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,7 +60,7 @@
 #define EPOCH_GAP	(1024 * 1024)
 #define CLOCK_LEAD	(16 * 1024)
 
-/* Where the secret is in the data of the tuple, and the length of that data */
+/* The offset of the secret in the data of the tuple, and the length of that data */
 #define SECRET_OFFSET	MAXALIGN(sizeof(FormData_pg_sequence_data))
 #define DATA_LENGTH		(SECRET_OFFSET + sizeof(AlHash))
 
@@ -69,10 +69,10 @@
 #define LOG_CNT_COVERED(log_cnt)	((uint32) (log_cnt))
 
 /*
- * What makes this copy of the database different from all others; never 0.  The
- * timeline is read each time, because a backend survives the promotion of its
- * standby.  The start of the server tells apart copies without a new timeline, such
- * as a disk snapshot that is started elsewhere.
+ * The identity of this copy of the database; never 0.  The timeline is read each time,
+ * because a backend survives the promotion of its standby.  The start of the server
+ * distinguishes copies without a new timeline, such as a disk snapshot that is started
+ * elsewhere.
  */
 static uint32
 identity(void)
@@ -98,7 +98,7 @@ sequence_data(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
-/* Log and flush the page as it will be when all covered numbers are used */
+/* Log and flush the page as it will be after DRAW_AHEAD more draws; the page is locked */
 static void
 log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 {
@@ -117,8 +117,8 @@ log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 }
 
 /*
- * Draw "count" consecutive fencing tokens, and return the first.  The caller has the
- * keys claimed for taking.  Raises 2200H when no tokens are left.
+ * Draw "count" consecutive fencing tokens, and return the first.  For a grant, the caller
+ * has claimed the keys.  Raises 2200H when no tokens are left.
  */
 int64
 al_fence_draw(int count)
@@ -130,7 +130,9 @@ al_fence_draw(int count)
 	int64		last;
 	uint32		copy = identity();
 	uint32		covered;
+	bool		is_new_epoch = false;
 
+	Assert(count > 0 && count <= DRAW_AHEAD && copy != 0);
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	data = sequence_data(BufferGetPage(buffer));
 	token = data->last_value;
@@ -158,6 +160,7 @@ al_fence_draw(int count)
 
 		token = clock > token + CLOCK_LEAD ? clock : token + EPOCH_GAP;
 		covered = 0;
+		is_new_epoch = true;
 	}
 	last = token + count - 1;
 	if (covered < (uint32) count || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
@@ -171,16 +174,21 @@ al_fence_draw(int count)
 	/* wal_level = minimal, and this transaction made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
+	Assert(last >= token && covered <= DRAW_AHEAD);
 	data->log_cnt = LOG_CNT(copy, covered);
 	data->last_value = last;
 	data->is_called = true;
 
 	UnlockReleaseBuffer(buffer);
 	relation_close(rel, NoLock);
+	if (is_new_epoch)
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("fencing tokens begin a new epoch at %lld", (long long) token)));
 	return token;
 }
 
-/* Copy the secret from the page; false where there is none yet. */
+/* Copy the secret from the page, which is locked; false: there is none yet. */
 static bool
 read_secret(Page page, AlHash *secret)
 {
@@ -193,7 +201,7 @@ read_secret(Page page, AlHash *secret)
 	return true;
 }
 
-/* Write a secret behind the columns, and flush it before anybody uses it. */
+/* Write a secret behind the columns, and flush it before it is used; the page is locked. */
 static void
 write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 {
@@ -216,10 +224,7 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 		XLogFlush(lsn);
 }
 
-/*
- * The secret of the database's hashes, made if it is missing; false: a standby has
- * none yet.  Raises 42704 where the extension is not installed.
- */
+/* Read or make the secret of the hashes; false: a standby has none yet.  Raises 42704. */
 bool
 al_fence_secret(AlHash *secret)
 {
@@ -243,7 +248,7 @@ al_fence_secret(AlHash *secret)
 					(al_errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate random values")));
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		/* Somebody else may have been faster. */
+		/* Another session may have made it meanwhile. */
 		if (!read_secret(BufferGetPage(buffer), secret))
 		{
 			write_secret(rel, buffer, &fresh);
@@ -252,6 +257,9 @@ al_fence_secret(AlHash *secret)
 		found = true;
 		UnlockReleaseBuffer(buffer);
 		relation_close(rel, RowExclusiveLock);
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("the sequence app_lock_fence had no secret for hashes")));
 	}
 	return found;
 }

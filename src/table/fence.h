@@ -1,6 +1,8 @@
 /*
  * fence.h
  *		Fencing tokens, and the secret of the hashes.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_FENCE_H
 #define AL_TABLE_FENCE_H

@@ -1,22 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *		Rows of lock_history: who held what, from when to when.
+ *		Rows of lock_history: each grant of a key, and its end.
  *
- * Model: where the policy of a key asks for history, each grant has a row, which the
- * transaction writes that makes the grant.  The one that ends the grant adds when and
- * why.  If nobody ends a lease, whoever takes or sweeps its row does that, and until
- * then app_lock has the expiry.  An extension writes nothing.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * A holding with the lifetime of a transaction has no row in app_lock.  Nobody could see
- * its history before the commit, so that is written as a whole when the holding ends.
+ * Model: if the policy of a key asks for history, the transaction that makes a grant
+ * writes a row for it, and the transaction that ends the grant adds when and why.  If a
+ * lease just expires, the grant or sweep that takes its row adds the end, and until then
+ * app_lock has the expiry.  An extension writes nothing.
  *
- * The owner appears only as a digest.  Rows are written below the executor, as those of
- * lock_audit are.
+ * For a holding with the lifetime of a transaction, the whole row is written when it ends.
+ * The owner appears only as a digest.  Rows are written below the executor.
  *
- * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  Whoever
- * locks the table by hand makes those wait whose policy asks for history.  The row of a
- * grant is changed by whoever has the claim under which the grant is changed, so nobody
+ * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  A lock on
+ * the table that somebody takes by hand delays the keys whose policy asks for history.  A
+ * transaction changes the row of a grant under its claim for the grant, so no transaction
  * waits for a row.
  *
  *-------------------------------------------------------------------------
@@ -40,12 +39,13 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "table/audit.h"
 #include "table/catalog.h"
 #include "table/columns.h"
@@ -56,13 +56,14 @@
 #define VALUE(column) values[Anum_lock_history_##column - 1]
 #define IS_NULL(column) nulls[Anum_lock_history_##column - 1]
 
+/* Does the policy of a key ask for history? */
 static bool
 is_wanted(const AlKey *key)
 {
 	return al_policy_any() && al_policy_value(key->name, AL_HISTORY) > 0;
 }
 
-/* Was it the end of its session, where all that a verb sees is that a holding is over? */
+/* The cause of an end: a verb sees a dead session's holding only as expired */
 AlEndedBy
 al_history_cause(const AlHolding *holding, AlEndedBy ended_by)
 {
@@ -83,10 +84,10 @@ al_history_word(const AlHolding *holding, AlEndedBy ended_by)
 	return words[al_history_cause(holding, ended_by)];
 }
 
-/* Write a row; "ended_by" is NULL for a grant that goes on. */
+/* Write the row of a grant; "ended_by" is NULL if the grant has not ended. */
 static void
-insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
-		   TimestampTz ended_at, const char *ended_by)
+insert_grant(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
+			 TimestampTz ended_at, const char *ended_by)
 {
 	Relation	rel = al_open_history(RowExclusiveLock);
 	char	   *role = al_role_name(holding->role);
@@ -95,6 +96,7 @@ insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
 
 	LOCAL_FCINFO(client_addr, 0);
 
+	Assert(holding->owner != NULL && holding->holder != NULL);
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));
 	VALUE(mode) = CStringGetTextDatum(al_is_shared(holding) ? "shared" : "exclusive");
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
@@ -115,15 +117,15 @@ insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
 	table_close(rel, NoLock);
 }
 
-/* A holding was granted at a moment, by its fencing token. */
+/* Write the beginning of a holding, which was granted at "at". */
 void
 al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at)
 {
 	if (is_wanted(key))
-		insert_row(key, holding, at, 0, NULL);
+		insert_grant(key, holding, at, 0, NULL);
 }
 
-/* Begin to scan the table for the row of a grant, of which there is one at most */
+/* Begin to scan the table for the row of a grant; there is at most one */
 static void
 scan_for_grant(AlScan *scan, Relation rel, const AlKey *key, int64 token)
 {
@@ -137,7 +139,7 @@ scan_for_grant(AlScan *scan, Relation rel, const AlKey *key, int64 token)
 				  lengthof(columns), keys);
 }
 
-/* When and how a grant of an owner ended, in a word; NULL where the history does not tell */
+/* The word for how a grant of an owner ended, and when; NULL: not known */
 char *
 al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *ended_at)
 {
@@ -168,10 +170,7 @@ al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *
 	return ended_by;
 }
 
-/*
- * A holding ended, as it was before.  Nothing is written where its grant has no row, since
- * the policy was made later.
- */
+/* Write the end of a holding, passed as it was before, if its grant has a row. */
 void
 al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEndedBy ended_by)
 {
@@ -183,7 +182,7 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 		return;
 	if (holding->lifetime == AL_TRANSACTION)
 	{
-		insert_row(key, holding, holding->granted_at, at, al_history_word(holding, ended_by));
+		insert_grant(key, holding, holding->granted_at, at, al_history_word(holding, ended_by));
 		return;
 	}
 	rel = al_open_history(RowExclusiveLock);
@@ -195,7 +194,7 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 		bool		nulls[Natts_lock_history] = {0};
 		bool		replaces[Natts_lock_history] = {0};
 
-		/* It may be known no better than when its session began. */
+		/* The end of a dead session may be known only as the start of that session. */
 		VALUE(ended_at) = TimestampTzGetDatum(Max(at, holding->acquired_at));
 		VALUE(ended_by) = CStringGetTextDatum(al_history_word(holding, ended_by));
 		replaces[Anum_lock_history_ended_at - 1] = replaces[Anum_lock_history_ended_by - 1] = true;
@@ -207,7 +206,7 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 	table_close(rel, NoLock);
 }
 
-/* The rows of the key that was looked at last */
+/* The rows of the last key that is_orphan() has looked at */
 typedef struct Looked
 {
 	MemoryContext context;
@@ -215,10 +214,7 @@ typedef struct Looked
 	AlRows		rows;
 } Looked;
 
-/*
- * Will nobody write the end of a grant?  It has no row in app_lock, since its policy
- * asked for no history when it ended.
- */
+/* Has a grant ended without a note, since its policy asked for no history then? */
 static bool
 is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc, Looked *looked)
 {
@@ -244,9 +240,10 @@ is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc, Looked *looked)
 }
 
 /*
- * Delete rows of what ended longer ago than atomic_lock.history_retention, the oldest
- * first, and of orphans whose beginning is as old; returns how many.  Rows in use are left
- * alone.  *from is where to begin, and where the next call shall go on.
+ * Delete at most "max_rows" rows of grants that ended longer ago than
+ * atomic_lock.history_retention, and of orphans that began as long ago, the oldest
+ * first; returns how many.  Rows that others are changing are skipped.  *from is the
+ * acquired_at to begin with, and is set for the next call.
  */
 int64
 al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
@@ -270,20 +267,26 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), lengthof(keys), keys);
 	while (trimmed < max_rows && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		bool		goes_on;
+		bool		has_no_end;
 		bool		is_null;
-		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at, desc, &goes_on);
+		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at, desc, &has_no_end);
 		ItemPointerData tid = tuple->t_self;
 
 		*from = DatumGetTimestampTz(heap_getattr(tuple, column, desc, &is_null));
-		if ((goes_on ? is_orphan(app_lock, tuple, desc, &looked) : DatumGetTimestampTz(ended_at) < before) &&
+		if ((has_no_end ? is_orphan(app_lock, tuple, desc, &looked) :
+			 DatumGetTimestampTz(ended_at) < before) &&
 			al_heap_try_delete(rel, &tid))
 			trimmed++;
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(looked.context);
 	if (trimmed > 0)
+	{
 		CommandCounterIncrement();
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("deleted %lld old rows of lock_history", (long long) trimmed)));
+	}
 	table_close(rel, NoLock);
 	return trimmed;
 }

@@ -1,6 +1,8 @@
 /*
  * history.h
- *		Rows of lock_history: who held what, from when to when.
+ *		Rows of lock_history: each grant of a key, and its end.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_HISTORY_H
 #define AL_TABLE_HISTORY_H
@@ -13,7 +15,7 @@
 typedef enum AlEndedBy
 {
 	AL_ENDED_RELEASED,
-	AL_ENDED_EXPIRED,			/* or by the end of its session */
+	AL_ENDED_EXPIRED,			/* or its session had ended, see al_history_cause() */
 	AL_ENDED_FORCED,
 	AL_ENDED_STOLEN,
 	AL_ENDED_TRANSFERRED,

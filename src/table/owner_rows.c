@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * owner_rows.c
- *		Which rows of app_lock an owner has.
+ *		Finding all rows of app_lock that an owner has.
  *
- * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs
- * space and an update that is not HOT.  So the row of a single exclusive lease whose
- * owner was generated with it is not in the index.  Instead, the owner says in which
- * block the row was written (base/owner.c).  All other owners, generated or named by
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs space and
+ * an update that is not HOT.  So the row of a single exclusive lease whose owner was
+ * generated with it is not in the index.  Instead, the owner has the number of the block
+ * in which the row was written (base/owner.c).  All other owners, generated or named by
  * the application, are in the index.
  *
- * A row moves to another block when an update finds no room, or when somebody
- * rewrites the table.  What an owner says is believed only if its row is in that
- * block, even a released one, since an owner is generated for one row.  Otherwise
- * the whole table is searched.
+ * A row moves to another block when an update finds no room, or when somebody rewrites
+ * the table.  If the block has a row of the owner outside the index, even a released one,
+ * that is its only one.  Otherwise the whole table is searched.
  *
  * Locking: none.  The caller has app_lock open.
  *
@@ -28,6 +29,7 @@
 #include "utils/snapmgr.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/str.h"
@@ -39,15 +41,15 @@
 #include "table/row.h"
 #include "table/scan.h"
 
-/* Add a copy of a row to those of an owner, unless the row is released. */
+/* Add a copy of a row to the list, unless the row is released. */
 static List *
-add_row(List *owned, AlHolding *row)
+add_owned_row(List *owned, AlHolding *row)
 {
 	AlOwned    *owns;
 
 	if (row->released_at != 0)
 	{
-		/* There may be many of a worker that comes back to its keys. */
+		/* A worker that comes back to its keys may have many of them. */
 		heap_freetuple(row->tuple);
 		return owned;
 	}
@@ -80,19 +82,19 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 		al_row_read(rel, tuple, &row);
 		if (!row.has_owner_hash || row.owner_hash != al_owner_index_hash(owner->name, row.key))
 			outside = true;
-		*owned = add_row(*owned, &row);
+		*owned = add_owned_row(*owned, &row);
 	}
 	al_scan_end(scan);
 	return outside;
 }
 
-/* Add the row that an owner was generated for; false: it is in another block. */
+/* Add the row that an owner was generated for; false: it is not in its block. */
 static bool
-find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
+find_in_block(Relation rel, const AlOwner *owner, uint32 block_bits, List **owned)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 
-	for (uint64 block = place; block < blocks; block += AL_OWNER_PLACES)
+	for (uint64 block = block_bits; block < blocks; block += AL_OWNER_BLOCKS)
 	{
 		AlScan		scan;
 
@@ -126,7 +128,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 			continue;
 		al_row_read(rel, &tuple, &row);
 		if (row.owner && al_owner_equal(al_string(row.owner), owner->name))
-			*owned = add_row(*owned, &row);
+			*owned = add_owned_row(*owned, &row);
 		else
 			heap_freetuple(row.tuple);
 	}
@@ -136,20 +138,23 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 
 /*
  * The rows of an owner that are not released: a list of AlOwned *, in no order, some
- * perhaps twice.  The block is searched before the index, so that a row that gets an
- * entry in between is found by one of them.
+ * perhaps twice.  The block is searched before the index, so that one of the searches
+ * finds a row that gets an index entry in between.
  */
 List *
 al_owner_rows(Relation rel, const AlOwner *owner)
 {
 	List	   *owned = NIL;
-	uint32		place;
+	uint32		block_bits;
 	AlScan		scan;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (al_owner_read_place(owner->name, &place) && place != AL_OWNER_IN_INDEX &&
-		!find_in_place(rel, owner, place, &owned))
+	if (al_owner_read_block(owner->name, &block_bits) && block_bits != AL_OWNER_IN_INDEX &&
+		!find_in_block(rel, owner, block_bits, &owned))
 	{
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("row of an owner has left its block, searching all of app_lock")));
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 		(void) scan_for_owner(rel, &scan, owner, &owned);
 	}

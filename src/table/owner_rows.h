@@ -1,6 +1,8 @@
 /*
  * owner_rows.h
- *		Which rows an owner has.
+ *		Finding all rows of an owner.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_OWNER_ROWS_H
 #define AL_TABLE_OWNER_ROWS_H
@@ -10,11 +12,11 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* What an owner has of a key */
+/* A holding of an owner */
 typedef struct AlOwned
 {
 	AlKey		key;
-	AlHolding  *row;			/* as it was found; or what a transaction holds */
+	AlHolding  *row;			/* as found; or a holding of a transaction, without a row */
 } AlOwned;
 
 extern List *al_owner_rows(Relation rel, const AlOwner *owner);

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * pending.c
- *		What unfinished transactions of others have written of keys.
+ *		Holdings that unfinished transactions of others have written.
  *
- * Model: a transaction that has a key in hand has written a row version that nobody
- * else sees yet, with the label of the holder.  A dirty snapshot sees it, and who
- * wrote it.  That costs those who write nothing.  It is for people, and for those who
- * have to know whom to wait for: the transaction may roll back, or end while we
- * look, so nothing may be granted by it.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a transaction that has changed a holding has written a row version, with the
+ * label of the holder, that others do not see yet.  A dirty snapshot sees that version
+ * and the transaction that wrote it, at no cost to the writer.  This is for people, and
+ * for callers that need to know which transaction they wait for.  It must not decide a
+ * grant: the transaction may roll back, or end while we look.
  *
  * A dirty snapshot is no MVCC snapshot, so there are no predicate locks.
  *
@@ -29,6 +31,7 @@
 #include "utils/snapmgr.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/str.h"
 #include "claim/holding.h"
 #include "shmem/sole.h"
@@ -38,12 +41,12 @@
 #include "table/row.h"
 
 /*
- * So many versions of the rows of a key, of unfinished transactions, are looked at.  A
- * transaction can make any number of them, and others shall not pay for that.
+ * How many versions of the rows of a key are read that unfinished transactions have
+ * written.  A transaction can write any number of them, at the expense of others.
  */
 #define MOST_VERSIONS	1000
 
-/* Has the same transaction written the row anew, other than in what it rolled back? */
+/* Has the row a newer version, whose (sub)transaction has not rolled back? */
 bool
 al_pending_is_superseded(HeapTupleHeader header)
 {
@@ -53,8 +56,8 @@ al_pending_is_superseded(HeapTupleHeader header)
 }
 
 /*
- * The process whose transaction this is, or was a moment ago; 0: it is prepared, or has
- * ended.  What precedes our snapshots has ended, and its parent may be unknown by now.
+ * The process of a transaction; 0: it is prepared, or has ended.  A transaction before our
+ * snapshots has ended, and its parent may be unknown by now.
  */
 int
 al_pending_process(TransactionId xid)
@@ -64,23 +67,19 @@ al_pending_process(TransactionId xid)
 	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 }
 
-/*
- * What a version of a row says that a dirty snapshot has seen, if it is the last one that
- * an unfinished transaction has written.  Its "pid" is that of the transaction, 0 if it
- * is prepared.
- */
+/* Read a version that a dirty snapshot has seen; false unless it is pending and the last */
 static bool
 read_pending(Relation rel, HeapTuple tuple, const SnapshotData *dirty, AlHolding *holding)
 {
 	if (!TransactionIdIsValid(dirty->xmin) || al_pending_is_superseded(tuple->t_data))
 		return false;
 	al_row_read(rel, tuple, holding);
-	holding->meta = NULL;		/* it may be gone before it is fetched */
+	holding->meta = NULL;		/* a toasted value may have gone before it is fetched */
 	holding->pid = al_pending_process(dirty->xmin);
 	return true;
 }
 
-/* The rows of a key from a slot on, or of all keys where that is NULL */
+/* Read the pending rows of a key from a slot on, or of all keys (NULL) */
 static List *
 scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 {
@@ -107,7 +106,13 @@ scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 
 		CHECK_FOR_INTERRUPTS();
 		if (key && TransactionIdIsValid(dirty.xmin) && ++versions > MOST_VERSIONS)
+		{
+			ereport(DEBUG1,
+					(al_hide_owners(),
+					 errmsg_internal("lock \"%s\" has more than %d pending row versions",
+									 al_display(key->name), MOST_VERSIONS)));
 			break;
+		}
 		holding = palloc(sizeof(AlHolding));
 		if (read_pending(rel, tuple, &dirty, holding))
 			holdings = lappend(holdings, holding);
@@ -119,9 +124,9 @@ scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 }
 
 /*
- * The holdings of a key, or of all keys where that is NULL, that unfinished transactions of
- * others have written, released or not: a list of AlHolding *, without "meta".  On a
- * standby, which knows no processes, there are none.
+ * The holdings of a key, or of all keys (NULL), that unfinished transactions of others
+ * have written, released or not: a list of AlHolding *, without "meta".  Empty on a
+ * standby, which does not know the processes.
  */
 List *
 al_pending_holdings(Relation rel, const AlKey *key)
@@ -129,7 +134,7 @@ al_pending_holdings(Relation rel, const AlKey *key)
 	return RecoveryInProgress() ? NIL : scan_pending(rel, key, AL_SLOT_EXCLUSIVE);
 }
 
-/* Does the owner hold this, or where that is NULL, anybody? */
+/* Does "owner" have this holding, or any owner (NULL)? */
 static bool
 is_of(const AlHolding *holding, const AlOwner *owner)
 {
@@ -137,9 +142,9 @@ is_of(const AlHolding *holding, const AlOwner *owner)
 }
 
 /*
- * The first of them of a key: that of an owner; or where that is NULL, what anybody holds
- * by it, best of all alone.  NULL: there is none.  From a row that is there already the
- * next version is followed, since the index may lead to many that are dead.
+ * The pending holding of a key by "owner", or by any owner (NULL): the exclusive one, or
+ * else the shared one with the lowest fencing token; or NULL.  Next versions of an
+ * exclusive row are followed, since the index may lead to many dead ones.
  */
 AlHolding *
 al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)

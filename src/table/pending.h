@@ -1,6 +1,8 @@
 /*
  * pending.h
- *		What unfinished transactions have written of keys.
+ *		Holdings that unfinished transactions have written.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_PENDING_H
 #define AL_TABLE_PENDING_H

@@ -3,14 +3,16 @@
  * policies.c
  *		Reading and writing policies.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a policy is a row of app_lock_policy, with null for each part that it leaves
  * to shorter prefixes and settings.  Each role whose members may change the keys has a
- * row of app_lock_policy_role, so that a dump can leave out those that have been dropped:
- * a restored cluster may have given their numbers to other roles.
+ * row of app_lock_policy_role, so that a dump can leave out dropped roles: a restored
+ * cluster may have given their OIDs to other roles.
  *
- * The table is written below the executor.  Who writes it tells all sessions by an
- * invalidation of the table, which takes effect with the commit; so does a trigger for
- * rows that come from a dump or are written by hand.
+ * The table is written below the executor.  A transaction that writes a policy informs
+ * all sessions by an invalidation of the table, which takes effect with the commit.  A
+ * trigger does the same for rows that come from a dump or are written by hand.
  *
  * Locking rules: a writer takes ShareRowExclusiveLock and keeps it.  A reader takes
  * AccessShareLock, which is given back at once.
@@ -47,7 +49,7 @@ compare_policies(const void *a, const void *b)
 	return al_string_compare(((const AlPolicy *) a)->prefix, ((const AlPolicy *) b)->prefix);
 }
 
-/* The prefix in a row of either table, which lasts as long as the tuple */
+/* The prefix in a row of either table, valid as long as the tuple */
 static AlString
 read_prefix(Relation rel, HeapTuple tuple)
 {
@@ -72,8 +74,8 @@ read_policy(Relation rel, HeapTuple tuple, AlPolicy *policy)
 }
 
 /*
- * Add the roles to their policies, which are in order.  One without a policy, which
- * somebody must have written by hand, admits nobody to anything.
+ * Add the roles to their policies, which are in order.  A role without a policy, which
+ * somebody must have written by hand, has no effect.
  */
 static void
 read_roles(Relation rel, AlPolicy *policies, int count)
@@ -95,10 +97,10 @@ read_roles(Relation rel, AlPolicy *policies, int count)
 	al_scan_end(&scan);
 }
 
-/* More than these would take each session, and each visit of a sweep, too long to read. */
+/* Each session, and each visit of a sweep, would take too long to read more policies. */
 #define MOST_POLICIES	100000
 
-/* All policies, as of now: see AlPolicySource.  Raises 53400 where there are too many. */
+/* Read all policies as of now: see AlPolicySource.  Raises 53400 if there are too many. */
 AlPolicy *
 al_policies_read(MemoryContext context, int *count)
 {
@@ -134,13 +136,11 @@ al_policies_read(MemoryContext context, int *count)
 	MemoryContextSwitchTo(old_context);
 	table_close(roles, AccessShareLock);
 	table_close(rel, AccessShareLock);
+	ereport(DEBUG2, (al_hide_owners(), errmsg_internal("read %d policies", *count)));
 	return policies;
 }
 
-/*
- * Let all sessions read the policies again: this one after the command, others after the
- * commit.
- */
+/* Make this session read the policies after the command, and others after the commit. */
 void
 al_policies_changed(void)
 {
@@ -150,7 +150,7 @@ al_policies_changed(void)
 	table_close(rel, AccessShareLock);
 }
 
-/* Delete the rows of a prefix from either table; false: there are none */
+/* Delete the rows of a prefix from one of the tables; false: there were none */
 static bool
 delete_rows(Relation rel, AlString prefix)
 {
@@ -173,8 +173,8 @@ delete_rows(Relation rel, AlString prefix)
 }
 
 /*
- * Let a policy replace the one with a prefix; NULL: drop that.  False: there was none.
- * Nobody else can change policies until the transaction ends.
+ * Replace the policy of a prefix, or drop it (NULL).  Returns false if there was none.
+ * No other transaction can change policies until this one ends.
  */
 bool
 al_policies_put(AlString prefix, const AlPolicy *policy)

@@ -1,6 +1,8 @@
 /*
  * policies.h
  *		Reading and writing policies.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_POLICIES_H
 #define AL_TABLE_POLICIES_H

@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * row.c
- *		Rows of app_lock, taken apart and formed.
+ *		Reading and forming rows of app_lock.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: table/catalog.c has checked that the columns are those of table/columns.h.
  * A row may have fewer columns than the table, because nulls at its end are left
@@ -25,7 +27,7 @@
 #include "table/columns.h"
 #include "table/row.h"
 
-/* Take a row apart.  The holding leads into a copy of the row. */
+/* Read a row.  Pointers of the holding lead into a copy of the row. */
 void
 al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 {
@@ -35,6 +37,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 #define VALUE(column) values[Anum_app_lock_##column - 1]
 #define IS_NULL(column) nulls[Anum_app_lock_##column - 1]
 
+	Assert(RelationGetDescr(rel)->natts == Natts_app_lock);
 	holding->tuple = heap_copytuple(tuple);
 	holding->tid = tuple->t_self;
 	heap_deform_tuple(holding->tuple, RelationGetDescr(rel), values, nulls);
@@ -45,7 +48,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
 	holding->role = DatumGetObjectId(VALUE(role));
-	holding->is_alone = holding->is_new = false;
+	holding->sole = AL_SOLE_UNKNOWN;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
@@ -58,7 +61,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->backend_start = IS_NULL(backend_start) ? 0 :
 		DatumGetTimestampTz(VALUE(backend_start));
 
-	/* Somebody has updated the row by hand.  Nobody can present an empty owner. */
+	/* Somebody has updated the row by hand.  No call can present an empty owner. */
 	if (holding->owner == NULL && holding->released_at == 0)
 		holding->owner = cstring_to_text("");
 }
@@ -73,12 +76,13 @@ typedef struct FirstColumns
 	int32		slot;
 	Oid			mode;
 	Oid			role;
-	char		key[FLEXIBLE_ARRAY_MEMBER];	/* a varlena, and behind it "released" */
+	char		key[FLEXIBLE_ARRAY_MEMBER]; /* a varlena, and then "released" */
 } FirstColumns;
 
 /*
- * Read only the key, the slot, the role, the token and what says whether the row is over.
- * This is much cheaper than al_row_read().  The key is valid as long as the tuple.
+ * Read only the key, the slot, the role, the token and the columns that say whether the
+ * holding is live.  This is much cheaper than al_row_read().  The key is valid as long as
+ * the tuple.
  */
 void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
@@ -115,6 +119,7 @@ form_first_columns(TupleDesc desc, int natts, Datum *values, bool *nulls)
 {
 	static TupleDesc first_columns[Natts_app_lock];
 
+	Assert(natts > Anum_app_lock_holder - 1 && natts < Natts_app_lock);
 	if (first_columns[natts] == NULL)
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
@@ -140,6 +145,9 @@ al_row_form(Relation rel, const AlHolding *holding)
 	bool		nulls[Natts_app_lock] = {0};
 	int			natts = Natts_app_lock;
 
+	Assert(holding->lifetime != AL_TRANSACTION && holding->holder != NULL);
+	Assert(holding->owner != NULL || holding->released_at != 0);
+	Assert(holding->slot >= AL_SLOT_EXCLUSIVE);
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
 	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
 	VALUE(released) = BoolGetDatum(holding->released_at != 0);

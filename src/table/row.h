@@ -1,6 +1,8 @@
 /*
  * row.h
- *		Rows of app_lock, taken apart and formed.
+ *		Reading and forming rows of app_lock.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_ROW_H
 #define AL_TABLE_ROW_H

@@ -3,6 +3,8 @@
  * scan.c
  *		Scans of our tables that see the newest committed state.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a snapshot is taken for each scan, at every isolation level.  Predicate
  * locks are taken for MVCC snapshots only, so a SERIALIZABLE transaction scans with
  * SnapshotAny and applies the MVCC snapshot itself.
@@ -21,6 +23,7 @@
 #include "catalog/pg_index.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -28,10 +31,10 @@
 #include "table/scan.h"
 
 /*
- * An index whose first columns are these, each in rising order of its collation; 0 where
+ * An index whose first columns are "columns", each in rising order of its collation; 0:
  * there is none.  table/catalog.c has made sure that it is a B-tree of the whole table, or
- * of the rows where owner_hash is not null.  The index is never remembered, because
- * REINDEX CONCURRENTLY replaces it.
+ * of the rows with an owner_hash.  The index is never remembered, because REINDEX
+ * CONCURRENTLY replaces it.
  */
 Oid
 al_scan_index(Relation rel, int count, const AttrNumber *columns)
@@ -66,9 +69,9 @@ al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
 }
 
 /*
- * Begin to scan a relation by an index, or as a whole where "index" is 0.  Keys are
- * in terms of the columns of the relation.  A given snapshot is registered until the
- * scan ends; NULL: as of now.
+ * Begin to scan a relation by an index, or as a whole if "index" is 0.  Keys are in terms
+ * of the columns of the relation.  "given" is a snapshot that remains registered until
+ * the scan ends; NULL: take one as of now.
  */
 void
 al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys,
@@ -77,6 +80,7 @@ al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey key
 	/* GetLatestSnapshot() fails in parallel mode. */
 	PreventCommandIfParallelMode("functions of atomic_lock");
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	scan->rel = rel;
 	scan->index = NULL;
 	scan->own_snapshot = given == NULL;
@@ -87,15 +91,13 @@ al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey key
 									nkeys, keys);
 }
 
-/*
- * Begin to scan a table in the order of its primary key, whatever the session's setting
- * ignore_system_indexes is.  The snapshot is as for al_scan_begin_seen().
- */
+/* As al_scan_begin_seen(), in the order of the primary key, even without system indexes */
 void
 al_scan_begin_ordered(AlScan *scan, Relation rel, int nkeys, ScanKey keys, Snapshot given)
 {
 	PreventCommandIfParallelMode("functions of atomic_lock");
 
+	Assert(CheckRelationLockedByMe(rel, AccessShareLock, true));
 	list_free(RelationGetIndexList(rel));
 	if (!OidIsValid(rel->rd_pkindex))
 		ereport(ERROR,
@@ -147,8 +149,8 @@ al_scan_end(AlScan *scan)
 }
 
 /*
- * Lock a row that others may be changing, before it is updated.  False: they are changing
- * it, or have changed it since it was read.  That is not waited for.
+ * Lock a row that others may be changing, before an update.  Returns false, without
+ * waiting, if they are changing the row or have changed it since it was read.
  */
 bool
 al_try_lock_row(Relation rel, ItemPointer tid)
@@ -158,6 +160,8 @@ al_try_lock_row(Relation rel, ItemPointer tid)
 	TM_FailureData failure;
 	TM_Result	result;
 
+	Assert(ItemPointerIsValid(tid));
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	tuple.t_self = *tid;
 	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
 							 LockWaitSkip, false, &buffer, &failure);
@@ -166,8 +170,8 @@ al_try_lock_row(Relation rel, ItemPointer tid)
 }
 
 /*
- * Begin to scan "count" blocks of a table from "block" on, which it must have.  The
- * first block follows the last one.
+ * Begin to scan "count" blocks of a table, which must have the first one, "block".  After
+ * the last block of the table, the scan continues with its first one.
  */
 void
 al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block, BlockNumber count)

@@ -1,6 +1,8 @@
 /*
  * scan.h
  *		Scans that see the newest committed state.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_SCAN_H
 #define AL_TABLE_SCAN_H
@@ -15,9 +17,9 @@ typedef struct AlScan
 	Relation	rel;
 	struct SnapshotData *snapshot;
 	struct SysScanDescData *scan;
-	Relation	index;			/* of a scan in order; or NULL */
-	bool		own_snapshot;	/* or one that was given */
-	bool		recheck;
+	Relation	index;			/* of a scan in the order of an index; or NULL */
+	bool		own_snapshot;	/* the scan took it, no caller gave it */
+	bool		recheck;		/* apply the snapshot to each row */
 } AlScan;
 
 extern Oid	al_scan_index(Relation rel, int count, const AttrNumber *columns);

@@ -3,16 +3,18 @@
  * sharers.c
  *		Rows of the shared holdings of a key.
  *
- * Model: a key may have thousands of sharers, so what a call costs must not grow with
- * them.  What one owner has of a key is found by the index of owners, which has every
- * row of a shared holding.  Who is asked who shares a key counts to a number, reads a
- * few rows and the one that lasts longest, and leaves the others alone.  Only who ends
- * all holdings, or searches for a deadlock, reads all.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Each shared holding has a slot of its own.  Slots are spread over all numbers, so a
- * look at some rows from any number on is a sample.  A new holding takes the row that
- * was released last, or one of a sample that is over.  So there are not many times more
- * rows than there were holdings at one time.
+ * Model: a key may have thousands of sharers, so the cost of a call must not grow with
+ * their number.  The share of one owner is found by the index of owners, which has every
+ * row of a shared holding.  A call that needs to know the sharers counts them up to a
+ * limit, and reads a few rows and the one that lasts longest.  Only a call that ends all
+ * holdings, or searches for a deadlock, reads all rows.
+ *
+ * Each shared holding has a slot of its own.  Slots are spread over all numbers, so the
+ * rows that follow any number are a sample.  A new holding takes the row that was
+ * released last, or an ended one of a sample.  So the number of rows stays within a few
+ * times the largest number of holdings at one time.
  *
  * Locking rules: those of table/app_lock.c.  al_sharers_count() says more.
  *
@@ -34,6 +36,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -46,24 +49,24 @@
 #include "table/row.h"
 #include "table/sharers.h"
 
-/* So many rows of a key are read whatever is in them; a key with more has a crowd */
+/* The number of rows of a key that are always read; a key with more has a crowd */
 #define FEW		16
 
-/* So many rows are a sample, and that is so many times tried to find one that is over */
+/* The rows in a sample, and the number of samples in which to look for an ended row */
 #define SAMPLE	4
 #define SAMPLES	4
 
-/* So many rows that are over are enough to take one of them */
+/* The number of ended rows that suffices to take one of them */
 #define ENOUGH	3
 
-/* So many tokens have slots that are neighbours */
+/* The number of consecutive tokens that have neighbouring slots */
 #define NEIGHBOURS	8
 
-/* So many entries for one row are skipped one by one before the next slot is searched */
+/* The number of entries for one row that are skipped before a search for the next slot */
 #define SKIPPED	20
 
 /*
- * The rows of an owner in slots of shared holdings of a key, live or over, as a snapshot
+ * The rows of an owner's shared holdings of a key, live or ended, as the snapshot "given"
  * sees them; NULL: as of now.  A list of AlHolding *.
  */
 List *
@@ -103,7 +106,7 @@ al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Snapsh
 	return holdings;
 }
 
-/* Read the version of a row that was seen under this snapshot, which is still taken */
+/* Read a version of a row again; the snapshot that saw it must still be registered */
 static void
 read_version(Relation rel, ItemPointer tid, AlHolding *holding)
 {
@@ -122,9 +125,9 @@ typedef struct SlotScan
 {
 	AlEntries	entries;
 	const AlKey *key;
-	bool		own_snapshot;	/* or one that was given */
-	int32		last_found;
-	int			skipped;
+	bool		own_snapshot;	/* the scan takes it, no caller gave it */
+	int32		last_found;		/* the last slot with a row; -1: none */
+	int			skipped;		/* entries for that slot since then */
 } SlotScan;
 
 static void
@@ -148,7 +151,7 @@ end_slots(SlotScan *scan)
 		UnregisterSnapshot(scan->entries.snapshot);
 }
 
-/* The next entry of a slot in which no row was found yet; NULL at the end */
+/* The next entry of a slot whose row was not found yet; NULL at the end */
 static ItemPointer
 next_slot(SlotScan *scan, int32 *slot)
 {
@@ -174,10 +177,8 @@ next_slot(SlotScan *scan, int32 *slot)
 }
 
 /*
- * Read the row in the slot of an entry, as a whole or only what al_row_peek() reads;
- * false: it leads to none.  A row that is updated while an old snapshot exists has many
- * entries.  A hint tells which version is the current one, and the other entries are
- * skipped.
+ * Read the row in the slot of an entry, as a whole or by al_row_peek(); false: no row.  A
+ * hint leads to the current version, if an old snapshot keeps many entries alive.
  */
 static bool
 read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *holding)
@@ -206,9 +207,9 @@ read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *ho
 	return true;
 }
 
-/* Add a row that was read, as a whole or not, to a list */
+/* Add a row to a list, and read it as a whole if that is not done yet */
 static List *
-add_row(SlotScan *scan, List *rows, const AlHolding *holding)
+add_shared_row(SlotScan *scan, List *rows, const AlHolding *holding)
 {
 	AlHolding  *copy = palloc(sizeof(AlHolding));
 
@@ -218,10 +219,7 @@ add_row(SlotScan *scan, List *rows, const AlHolding *holding)
 	return lappend(rows, copy);
 }
 
-/*
- * Count a row that was not read as a whole, if it is live, and keep the two that last longest;
- * add it to the list if it keeps the key closed
- */
+/* Count a live row, and keep the two that last longest; list a row that keeps the key closed */
 static void
 count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row, TimestampTz now)
 {
@@ -238,19 +236,19 @@ count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row
 			longest[1] = *row;
 	}
 	else if (al_is_closed(row, now))
-		rows->shared = add_row(scan, rows->shared, row);
+		rows->shared = add_shared_row(scan, rows->shared, row);
 }
 
 /*
- * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
- * With "all", or where there are few rows, the list has them all.  Otherwise it may have
- * a few rows, the two live ones that last longest, and those that keep the key closed.
- * Further live ones are counted, up to a total of AL_MOST_COUNTED + 2, which is enough to
- * say "at least 100 others" of one that is named to an owner that has one itself.  The
- * list has a live one if there is any.
+ * Look at the rows of a key, from a slot on, as the snapshot "given" sees them; NULL: as
+ * of now.  With "all", or if there are few rows, the list has all of them.  Otherwise it
+ * has at most FEW rows, the two live ones that last longest, and those that keep the key
+ * closed.  Other live ones are counted, up to a total of AL_MOST_COUNTED + 2: a message
+ * names one sharer and "at least 100 others", and one may be the owner's own.  The list
+ * has a live row if there is any.
  *
- * rows->exclusive.is_alone is set to whether the index has no entries for shared
- * holdings, dead or alive.  Where first_slot is above 0, nothing else of it is set.
+ * rows->exclusive.sole says whether the index has no entries for shared holdings, dead or
+ * alive.  If first_slot is above 0, no other field of it is set.
  */
 void
 al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snapshot given,
@@ -266,6 +264,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	int			live = 0;
 	bool		is_alone = true;
 
+	Assert(first_slot >= AL_SLOT_EXCLUSIVE);
 	rows->shared = NIL;
 	rows->is_complete = true;
 	rows->more = 0;
@@ -290,19 +289,19 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 		found++;
 		live += al_is_live(&holding, now);
 		if (whole)
-			rows->shared = add_row(&scan, rows->shared, &holding);
+			rows->shared = add_shared_row(&scan, rows->shared, &holding);
 		else
 			count_row(&scan, rows, longest, &holding, now);
 	}
-	rows->exclusive.is_alone = is_alone;
+	rows->exclusive.sole = is_alone ? AL_SOLE_ROW : AL_SOLE_UNKNOWN;
 	al_table_set_crowd(key, found > FEW);
 	/* One of them may be the owner's own. */
 	for (int i = 0; i < (int) lengthof(longest) && rows->more > 0; i++, rows->more--)
-		rows->shared = add_row(&scan, rows->shared, &longest[i]);
+		rows->shared = add_shared_row(&scan, rows->shared, &longest[i]);
 	end_slots(&scan);
 }
 
-/* The row of the grant with a fencing token, among those that a look has found; or NULL */
+/* The row with a fencing token, among those that a look has found; or NULL */
 const AlHolding *
 al_sharers_find_token(const AlRows *rows, int64 fencing_token)
 {
@@ -318,14 +317,14 @@ al_sharers_find_token(const AlRows *rows, int64 fencing_token)
 	return NULL;
 }
 
-/* Note that a row of a shared holding is about to be over; who comes next takes it. */
+/* Note the row of a shared holding that ends: the next grant of a share takes it. */
 void
 al_sharers_note_over(const AlKey *key, ItemPointer tid)
 {
 	al_hint_set(key->hash, AL_SLOT_ANY, tid);
 }
 
-/* The row of a shared holding that was released last, as far as that is known */
+/* The row that al_sharers_note_over() noted last, if that is still known, in a list */
 List *
 al_sharers_noted(Relation rel, const AlKey *key)
 {
@@ -337,7 +336,7 @@ al_sharers_noted(Relation rel, const AlKey *key)
 	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
 }
 
-/* Read up to so many rows from a slot on, and add those that are over; returns how many */
+/* Read at most "most" rows from a slot on, and list those free to be taken; returns a count */
 static int
 sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 {
@@ -355,17 +354,13 @@ sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 			continue;
 		found++;
 		if (!al_is_live(&holding, now) && !al_is_closed(&holding, now))
-			*over = add_row(&scan, *over, &holding);
+			*over = add_shared_row(&scan, *over, &holding);
 	}
 	end_slots(&scan);
 	return found;
 }
 
-/*
- * Some rows of shared holdings of a key that are over and do not keep it closed, as of
- * now: AlHolding *.  Of a
- * crowd, samples are looked at.
- */
+/* Some ended rows of shares that do not keep the key closed: AlHolding *; samples in a crowd */
 List *
 al_sharers_over(Relation rel, const AlKey *key)
 {
@@ -378,16 +373,16 @@ al_sharers_over(Relation rel, const AlKey *key)
 	if (over != NIL || found == SAMPLES * SAMPLE)
 		return over;
 	/* A sample began among the highest slots, or there is no crowd. */
-	found = sample(rel, key, AL_SLOT_EXCLUSIVE + 1, FEW + 1, &over);
+	found = sample(rel, key, AL_SLOT_FIRST_SHARED, FEW + 1, &over);
 	al_table_set_crowd(key, found > FEW);
 	return over;
 }
 
 /*
- * A slot for a new shared holding.  It comes from the lower bits of the fencing token, so
- * no two transactions choose the same one before 2^31 tokens are drawn.  Those of tokens
- * that were drawn together are together, as their rows are, and far from others: an odd
- * factor only changes the order of all numbers of so many bits.
+ * A slot for a new shared holding.  The lower bits of the fencing token decide, so no two
+ * transactions choose the same slot before 2^31 tokens are drawn.  Tokens that were drawn
+ * together have slots next to each other, as their rows are, and far from other slots:
+ * multiplication by an odd number is a permutation of the numbers of that many bits.
  */
 int32
 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
@@ -396,35 +391,36 @@ al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 	int32		slot = (int32) ((neighbourhood * NEIGHBOURS | fencing_token % NEIGHBOURS) & PG_INT32_MAX);
 	AlHolding	row;
 
+	Assert(slot >= AL_SLOT_EXCLUSIVE);
 	while (slot == AL_SLOT_EXCLUSIVE || al_table_find_slot(rel, key, slot, &row))
 		slot = slot % PG_INT32_MAX + 1;
 	return slot;
 }
 
 /* A live holding, and when it ends */
-typedef struct Place
+typedef struct Seat
 {
 	TimestampTz end;
 	ItemPointerData tid;
-} Place;
+} Seat;
 
 static int
-compare_places(const void *a, const void *b)
+compare_seats(const void *a, const void *b)
 {
-	TimestampTz end_a = ((const Place *) a)->end;
-	TimestampTz end_b = ((const Place *) b)->end;
+	TimestampTz end_a = ((const Seat *) a)->end;
+	TimestampTz end_b = ((const Seat *) b)->end;
 
 	return end_a < end_b ? -1 : end_a > end_b;
 }
 
-/* A count of those who share a key */
+/* A running count of the sharers of a key */
 typedef struct Counting
 {
 	AlEntries	entries;
 	const AlKey *key;
-	bool		may_rely;		/* others may rely on what has expired */
+	bool		may_rely;		/* others may rely on an expired lease */
 	TimestampTz now;
-	TransactionId next;			/* from this on, transactions are not counted */
+	TransactionId next;			/* later transactions are not counted */
 } Counting;
 
 typedef enum Held
@@ -434,7 +430,7 @@ typedef enum Held
 	HELD
 } Held;
 
-/* Is this a transaction of others that was unfinished for the snapshot, and may commit? */
+/* Is this another transaction, which is unfinished for the snapshot, and may commit? */
 static bool
 is_unfinished(const Counting *counting, TransactionId xid)
 {
@@ -443,7 +439,7 @@ is_unfinished(const Counting *counting, TransactionId xid)
 		XidInMVCCSnapshot(xid, counting->entries.snapshot) && !TransactionIdDidAbort(xid);
 }
 
-/* The transaction that has updated a version of a row, or begun to; 0: none, or a sweep */
+/* The transaction that has updated a version of a row; 0: none, or a sweep deleted it */
 static TransactionId
 updater(HeapTuple tuple)
 {
@@ -455,10 +451,11 @@ updater(HeapTuple tuple)
 }
 
 /*
- * May a key be held by what was in a row that the snapshot sees as over, or by what is in
- * it now?  "xid" is the transaction that has updated the row, or 0.  If so, *row is the
- * holding in question, with the process of the transaction.  Nobody claims an expired lease
- * anew, so the claim is looked at before another version.
+ * The snapshot sees a row whose holding has ended.  May the key be held all the same, by
+ * that holding or by a newer one in the row?  "xid" is the transaction that has updated
+ * the row, or 0.  If so, *row is set to the holding, with the process of the transaction.
+ * An expired lease gets no new claims, so asking for a claim before looking for a newer
+ * version misses neither.
  */
 static bool
 may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
@@ -494,18 +491,18 @@ may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
 }
 
 /*
- * Judge a slot by the row that the snapshot sees in it, if an entry, or a hint, leads to it:
+ * Judge a slot by the row that the snapshot sees in it, if an entry or a hint leads there:
  *
  *	live														HELD
- *	over, and an unfinished transaction has updated it			MAY_BE_HELD
+ *	ended, and an unfinished transaction has updated it			MAY_BE_HELD
  *	released													NOT_HELD
  *	expired, and the holding is claimed, or has a new version	MAY_BE_HELD
  *	expired														NOT_HELD
  *	no row, but an unfinished transaction has written one		MAY_BE_HELD
  *	no row														NOT_HELD
  *
- * *is_certain: there is a row, so further entries for the slot say no more.  *row is what was
- * judged by.
+ * *is_certain: the snapshot sees a row, so further entries add nothing.  *row is set to the
+ * row that decided.
  */
 static Held
 judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, int32 slot,
@@ -549,18 +546,18 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 }
 
 /*
- * Count who shares a key, where another may if they are fewer than "limit".  Further
- * ones are counted up to AL_MOST_COUNTED.
+ * Count the sharers of a key: another one may share it if they are fewer than "limit".
+ * They are counted up to the limit, or up to AL_MOST_COUNTED if that is higher.
  *
- * With "is_claimed", the caller has claimed the places of the key (claim/claim.c), so
- * nobody else is let in by a limit meanwhile.  Who was before has written a row: the
- * snapshot sees it, or knows the transaction as unfinished.  What an unfinished
- * transaction has let go is held, and what it has taken may be held.  Transactions that
- * come later do not count: one may have let go what the snapshot still sees, and come
- * back.
+ * With "is_claimed", the caller has claimed the seats of the key (claim/claim.c), so no
+ * limit admits another sharer meanwhile.  A sharer that was admitted before has written a
+ * row: the snapshot sees the row, or its transaction as unfinished.  A holding that an
+ * unfinished transaction has ended counts as held, and one that it has begun as pending.
+ * Later transactions do not count: one may have ended a holding that the snapshot still
+ * sees, and have begun another.
  */
 void
-al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlPlaces *places)
+al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlSeats *seats)
 {
 	Counting	counting = {.key = key,.now = GetCurrentTimestamp()};
 	Snapshot	snapshot;
@@ -569,21 +566,22 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 	ItemPointer tid;
 	int			most = Max(limit, AL_MOST_COUNTED);
 	int			size = 16;
-	Place	   *held = palloc(size * sizeof(Place));
+	Seat	   *held = palloc(size * sizeof(Seat));
 	int32		slot = -1;
 	Held		state = NOT_HELD;
 	bool		is_certain = false;
 
-	memset(places, 0, sizeof(AlPlaces));
-	places->soonest = DT_NOEND;
-	/* What was live a moment ago may have been claimed since; what was not, may not. */
-	counting.may_rely = is_claimed && al_claim_is_others(key->hash);
+	Assert(limit >= 0);
+	memset(seats, 0, sizeof(AlSeats));
+	seats->soonest = DT_NOEND;
+	/* A lease that was live a moment ago may have been claimed since, but no older one. */
+	counting.may_rely = is_claimed && al_claim_has_others(key->hash);
 	counting.next = ReadNextTransactionId();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	AL_TEST_POINT("counting");
-	al_table_scan_keys(keys, key, true, AL_SLOT_EXCLUSIVE + 1);
+	al_table_scan_keys(keys, key, true, AL_SLOT_FIRST_SHARED);
 	al_entries_begin(entries, rel, al_table_key_index(rel), snapshot, 2, keys);
-	while (places->held < most && (tid = al_entries_next(entries)) != NULL)
+	while (seats->held < most && (tid = al_entries_next(entries)) != NULL)
 	{
 		AlHolding	row;
 		Held		now;
@@ -599,31 +597,37 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 		now = judge_slot(&counting, entries, *tid, slot, &is_certain, &row);
 		if (now <= state)
 			continue;
-		if (now == MAY_BE_HELD && places->pending++ == 0)
+		if (now == MAY_BE_HELD && seats->pending++ == 0)
 		{
-			row.meta = NULL;	/* it may be gone before it is fetched */
-			places->one_pending = row;
+			row.meta = NULL;	/* a toasted value may have gone before it is fetched */
+			seats->one_pending = row;
 		}
 		if (now == HELD)
 		{
-			places->pending -= state == MAY_BE_HELD;
-			if (places->held == size)
+			seats->pending -= state == MAY_BE_HELD;
+			if (seats->held == size)
 			{
 				size *= 2;
-				held = repalloc_huge(held, size * sizeof(Place));
+				held = repalloc_huge(held, size * sizeof(Seat));
 			}
-			held[places->held].end = row.expires_at;
-			held[places->held++].tid = row.tid;
-			places->soonest = Min(places->soonest, row.expires_at);
+			held[seats->held].end = row.expires_at;
+			held[seats->held++].tid = row.tid;
+			seats->soonest = Min(seats->soonest, row.expires_at);
 		}
 		state = now;
 	}
-	if (places->held >= limit && limit > 0)
+	if (seats->held >= limit && limit > 0)
 	{
-		qsort(held, places->held, sizeof(Place), compare_places);
-		read_version(rel, &held[places->held - limit].tid, &places->first);
+		qsort(held, seats->held, sizeof(Seat), compare_seats);
+		read_version(rel, &held[seats->held - limit].tid, &seats->first);
 	}
 	al_entries_end(entries);
 	UnregisterSnapshot(snapshot);
 	pfree(held);
+	Assert(seats->pending >= 0 && seats->held <= most);
+	if (seats->held + seats->pending >= limit)
+		ereport(DEBUG3,
+				(al_hide_owners(),
+				 errmsg_internal("lock \"%s\" has %d seats held and %d pending, limit %d",
+								 al_display(key->name), seats->held, seats->pending, limit)));
 }

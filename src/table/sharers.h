@@ -1,6 +1,8 @@
 /*
  * sharers.h
  *		Rows of the shared holdings of a key.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_SHARERS_H
 #define AL_TABLE_SHARERS_H
@@ -13,27 +15,27 @@
 
 struct SnapshotData;
 
-/* So many live holdings of a key are counted, where nobody asks for more */
+/* How many live holdings of a key are counted, unless a limit is higher */
 #define AL_MOST_COUNTED		100
 
 /* The rows of a key that one look has found */
 typedef struct AlRows
 {
-	AlHolding	exclusive;		/* the row in slot 0, live or over; or none */
+	AlHolding	exclusive;		/* the row in slot 0, live or ended; or none */
 	List	   *shared;			/* rows in other slots, AlHolding * */
-	bool		is_complete;	/* the list has them all */
-	int			more;			/* live ones that are not in the list */
+	bool		is_complete;	/* the list has all of them */
+	int			more;			/* how many live ones are not in the list */
 } AlRows;
 
-/* Who is in the way of one more sharer where no more than a number may share */
-typedef struct AlPlaces
+/* A count of the sharers of a key with a limit */
+typedef struct AlSeats
 {
 	int			held;			/* live holdings that others can see */
 	int			pending;		/* rows of unfinished transactions that may add to them */
-	AlHolding	one_pending;	/* one of those, with the process; or none */
-	TimestampTz soonest;		/* when the first of those held ends */
-	AlHolding	first;			/* when it ends, there is a place; only if held >= limit */
-} AlPlaces;
+	AlHolding	one_pending;	/* one of those, with its process; or none */
+	TimestampTz soonest;		/* the earliest end of the "held" ones; DT_NOEND: none */
+	AlHolding	first;			/* its end frees a seat; only if held >= limit */
+} AlSeats;
 
 extern List *al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner,
 								 struct SnapshotData *given);
@@ -45,6 +47,6 @@ extern List *al_sharers_noted(Relation rel, const AlKey *key);
 extern List *al_sharers_over(Relation rel, const AlKey *key);
 extern int32 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token);
 extern void al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed,
-							 AlPlaces *places);
+							 AlSeats *seats);
 
 #endif							/* AL_TABLE_SHARERS_H */

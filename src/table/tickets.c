@@ -3,26 +3,30 @@
  * tickets.c
  *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
  *
- * Model: a ticket is a place in line for a key that no connection waits for.  Its number
- * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
- * ticket is valid until it expires, and while the key is offered to it, unless a policy
- * keeps its role from the key.  It has lapsed if its owner did not take the key while that
- * was offered.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Row 0 of a key tells to which ticket the key was offered last, and until when.  Offers
- * have a row of their own, since whoever lets go of a key writes one, and nobody but its
- * owner may write a ticket: otherwise an unfinished transaction of one would let the
- * other wait.
+ * Model: a ticket is a position in the line for a key that no connection waits for.
  *
- * A row with a negative number says that a ticket is void, which could not be deleted since
- * a transaction was writing it.
+ * 1. A ticket is a row with a number, which is drawn like a fencing token, so numbers rise
+ *	  in the order of arrival.
+ * 2. The ticket is valid until it expires, and while the key is offered to it, unless a
+ *	  policy keeps its role from the key.
+ * 3. The transaction that releases the key offers it to the first ticket, in row 0 of the
+ *	  key: the number of the ticket, and the end of the offer.  Offers have a row of their
+ *	  own, since only its owner may write a ticket: otherwise the releaser and the owner
+ *	  would wait for each other's unfinished transaction.
+ * 4. The grant deletes the ticket.  If the owner does not take the key in time, the
+ *	  ticket has lapsed, and the next offer deletes it.
+ * 5. A ticket that another transaction is writing cannot be deleted at once.  Then a row
+ *	  with a negative number says that it is void, until a sweep deletes both.
  *
  * Rows are read and written below the executor, and reads see the newest committed
- * state, as those of app_lock do.
+ * state, as with app_lock.
  *
  * Locking rules: app_lock_queue is opened with RowExclusiveLock to write, which is kept.
- * A ticket is written by its owner, who has claimed it (lease/enqueue.c), and deleted by a
- * sweep once it is over.  Row 0 is written by whoever has claimed the key to take it.
+ * A ticket is written by its owner, which has claimed the ticket (lease/enqueue.c), and
+ * deleted by a sweep after its end.  A transaction writes row 0 under its AL_CLAIM_TAKE
+ * on the key.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,6 +40,7 @@
 #include "catalog/indexing.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
@@ -45,12 +50,14 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
+#include "claim/claimed.h"
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/columns.h"
@@ -60,23 +67,17 @@
 #define VALUE(column) values[Anum_queue_##column - 1]
 #define IS_NULL(column) nulls[Anum_queue_##column - 1]
 
-/* So long it is remembered that a ticket is void */
+/* How long a row says that a ticket is void, in microseconds */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/*
- * What row 0 of a key says.  It may be kept while rows of other keys are read: their
- * tickets have other numbers, which are drawn from the fence.
- */
+/* The content of row 0 of a key.  It fits no row of another key: numbers are unique. */
 typedef struct Offer
 {
 	int64		number;			/* of the ticket; 0: none */
 	TimestampTz until;
 } Offer;
 
-/*
- * Read a row of any kind, whose texts last as long as the tuple.  Row 0 is kept in *offer,
- * for the rows of the key that follow; "offer" may be NULL.
- */
+/* Read any row.  Texts are valid as long as the tuple.  Row 0 is kept in *offer, or NULL. */
 static void
 read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 {
@@ -100,19 +101,19 @@ read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 	row->offer = DatumGetInt64(VALUE(offer_us));
 	row->offered_until = offer && row->number == offer->number ? offer->until : 0;
 	row->role = DatumGetObjectId(VALUE(role));
-	/* Somebody may have written the row by hand.  Nobody can present an empty owner. */
+	/* Somebody may have written the row by hand.  No call can present an empty owner. */
 	row->holder = IS_NULL(holder) ? al_string_text(al_cstring("")) : DatumGetTextPP(VALUE(holder));
 	row->owner = IS_NULL(owner) ? al_string_text(al_cstring("")) : DatumGetTextPP(VALUE(owner));
 }
 
-/* Until when is a ticket valid, if it is not void? */
+/* The end of a ticket that is not void */
 static TimestampTz
 valid_until(const AlTicket *ticket)
 {
 	return ticket->offered_until != 0 ? ticket->offered_until : ticket->expires_at;
 }
 
-/* Would the ticket be served, if it is not void?  Not if its role may not have the key. */
+/* Is a ticket valid, provided that it is not void?  Not if its role may not have the key */
 static bool
 is_valid(const AlTicket *ticket, TimestampTz now)
 {
@@ -132,7 +133,7 @@ copy_ticket(const AlTicket *ticket)
 	return copy;
 }
 
-/* Scan keys that find the rows of a key with a number, or from one on */
+/* Set two scan keys: rows of a key with a number, or also with higher ones */
 static void
 set_keys(ScanKey keys, const AlKey *key, StrategyNumber strategy, int64 number)
 {
@@ -152,9 +153,9 @@ begin_rows(AlScan *scan, Relation rel, const AlKey *key, StrategyNumber strategy
 	al_scan_begin_ordered(scan, rel, lengthof(keys), keys, NULL);
 }
 
-/* Note until when there may be tickets, committed or not */
+/* Read the whole table, and note until when there may be tickets, committed or not */
 static void
-count_tickets(void)
+recount(void)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
 	SysScanDesc scan;
@@ -174,26 +175,26 @@ count_tickets(void)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	al_tickets_end_count();
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("read all tickets, since it was not known until when there are any")));
 }
 
-/*
- * May the database have a ticket that is valid?  Almost never, and then nothing is read.
- * On a standby tickets come without a note.
- */
+/* May the database have a valid ticket?  (On a standby, tickets come without a note.) */
 bool
 al_tickets_may_be(void)
 {
 	if (al_tickets_none())
 		return false;
 	if (!al_tickets_is_counted() && !RecoveryInProgress())
-		count_tickets();
+		recount();
 	return al_tickets_any();
 }
 
 /*
- * The rows of an owner's tickets for a key, valid or not: a list of AlTicket *.  Usually
- * there is one.  "offer": as for read_row().  "dirty", a dirty snapshot: also those that
- * other transactions have not committed; NULL: none of these.
+ * The tickets of an owner for a key, valid or not: a list of AlTicket *.  Usually there is
+ * one at most.  "offer" is as for read_row().  With a dirty snapshot ("dirty"), tickets
+ * that other transactions have not committed are included.
  */
 static List *
 tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *offer,
@@ -224,16 +225,17 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *of
 	return tickets;
 }
 
-/* Numbers of rows that say that a ticket is void: by whoever offers the key, or its owner */
+/* Numbers of rows that say that a ticket is void: by an offer, or by its owner's grant */
 #define VOID_BY_OFFER(number)	(-(number))
 #define VOID_BY_OWNER(number)	(PG_INT64_MIN + (number))
 
-/* Has a ticket ended that somebody was writing then, so that nobody could delete it? */
+/* Does a row say that a ticket is void? */
 static bool
 is_void(Relation rel, const AlKey *key, int64 number)
 {
 	bool		found = false;
 
+	Assert(number > 0);
 	for (int i = 0; i < 2 && !found; i++)
 	{
 		AlScan		scan;
@@ -247,10 +249,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 }
 
 /*
- * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
- * False: nobody is in line; line->lapsed may still tell of a ticket that has lapsed.  What
- * is read is a few rows, however long the line is, besides tickets before the first that are
- * not served.
+ * Find the first ticket for a key, and the ticket of "owner" unless that is NULL; false: no
+ * valid ticket, but perhaps a lapsed one.  Reads few rows after the first valid ticket.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -296,7 +296,7 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	return line->first.number != 0;
 }
 
-/* Is there a ticket for a key, perhaps of an unfinished transaction? */
+/* Does a key have a ticket, committed or not? */
 bool
 al_tickets_is_pending(const AlKey *key)
 {
@@ -318,23 +318,20 @@ al_tickets_is_pending(const AlKey *key)
 	return found;
 }
 
-/* Reads the valid tickets of keys in the order of keys and numbers */
+/* A scan of the valid tickets of keys, in the order of keys and numbers */
 typedef struct Reader
 {
 	Relation	rel;
 	AlScan		scan;
-	SnapshotData dirty;			/* whose xmin is that of the row, if that is not committed */
+	SnapshotData dirty;			/* its xmin: the transaction of an uncommitted row */
 	TimestampTz now;
 	AlString	prefix;
-	text	   *key;			/* of the row; NULL: there was none yet */
+	text	   *key;			/* of the last row; NULL: no row yet */
 	Offer		offer;
-	List	   *voids;			/* numbers of the key that are negative: int64 * */
+	List	   *voids;			/* negative numbers of that key: int64 * */
 } Reader;
 
-/*
- * Begin to read: the tickets for one key, or for all that begin with a prefix.  "dirty": also
- * those of unfinished transactions.
- */
+/* Begin to read tickets of a key or prefix; "dirty": also those not committed yet. */
 static void
 begin_tickets(Reader *reader, AlString prefix, bool is_key, bool dirty)
 {
@@ -350,7 +347,7 @@ begin_tickets(Reader *reader, AlString prefix, bool is_key, bool dirty)
 	al_scan_begin_ordered(&reader->scan, reader->rel, 1, &key, dirty ? &reader->dirty : NULL);
 }
 
-/* Is a ticket void?  The rows that say so have been read before it. */
+/* Is a ticket void?  Rows that say so have lower numbers, so they were read before. */
 static bool
 is_known_void(const Reader *reader, int64 number)
 {
@@ -367,8 +364,8 @@ is_known_void(const Reader *reader, int64 number)
 }
 
 /*
- * The next valid ticket, whose texts last until the next call; false: there is none.  Where
- * the reader is dirty, one that is being renewed may come twice, the new row first.
+ * Read the next valid ticket; false at the end.  Its texts are valid until the next call.
+ * With "dirty", a ticket that is being renewed may come twice, the new row first.
  */
 static bool
 next_ticket(Reader *reader, AlTicket *ticket)
@@ -380,7 +377,7 @@ next_ticket(Reader *reader, AlTicket *ticket)
 		Offer		offer = reader->offer;
 
 		read_row(reader->rel, tuple, ticket, &offer);
-		/* What an unfinished transaction offers is not offered yet. */
+		/* An offer counts when its transaction has committed. */
 		if (!TransactionIdIsValid(reader->dirty.xmin))
 			reader->offer = offer;
 		if (!al_string_begins(ticket->key, reader->prefix))
@@ -412,8 +409,9 @@ end_tickets(Reader *reader)
 }
 
 /*
- * How many valid tickets for a key have lower numbers, and how many has a role?  Where a
- * role is given, tickets of unfinished transactions count, too.  This reads all of them.
+ * The number of valid tickets for a key with numbers below "before"; *of_role is set to
+ * the number of tickets of a role.  Unless "role" is 0, tickets of unfinished transactions
+ * count for the role too.  This reads all tickets for the key.
  */
 int
 al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
@@ -432,7 +430,7 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 	{
 		*of_role += ticket.role == role && ticket.number != last;
 		last = ticket.number;
-		/* What may never be committed is before nobody yet. */
+		/* An uncommitted ticket precedes no other yet. */
 		if (ticket.number < before && ticket.number != last_before &&
 			!TransactionIdIsValid(reader.dirty.xmin))
 		{
@@ -467,11 +465,12 @@ al_tickets_list(AlString prefix, bool dirty)
 	return tickets;
 }
 
-/* Write a row that only has a key, a number and an end, apart from "values" */
+/* Write a row: "values", with a key, a number and an end added */
 static void
-insert_row(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
-		   Datum *values, bool *nulls)
+insert_ticket(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
+			  Datum *values, bool *nulls)
 {
+	Assert(CheckRelationLockedByMe(rel, RowExclusiveLock, true));
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));
 	VALUE(ticket) = Int64GetDatum(number);
 	VALUE(expires_at) = TimestampTzGetDatum(expires_at);
@@ -480,7 +479,7 @@ insert_row(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
 	CommandCounterIncrement();
 }
 
-/* Write a ticket.  Its owner has no other, or has deleted that. */
+/* Write a ticket, which its owner has claimed.  The owner has no other for this key. */
 void
 al_ticket_insert(const AlKey *key, AlTicket *ticket)
 {
@@ -488,6 +487,8 @@ al_ticket_insert(const AlKey *key, AlTicket *ticket)
 	Datum		values[Natts_queue] = {0};
 	bool		nulls[Natts_queue] = {0};
 
+	Assert(ticket->number > 0 && ticket->holder != NULL && ticket->owner != NULL);
+	Assert(ticket->offer >= 0);
 	VALUE(queued_at) = TimestampTzGetDatum(ticket->queued_at);
 	VALUE(offer_us) = Int64GetDatum(ticket->offer);
 	IS_NULL(offered) = true;
@@ -495,15 +496,15 @@ al_ticket_insert(const AlKey *key, AlTicket *ticket)
 	VALUE(holder) = PointerGetDatum(ticket->holder);
 	VALUE(owner) = PointerGetDatum(ticket->owner);
 	VALUE(owner_hash) = Int64GetDatum(al_owner_index_hash(al_string(ticket->owner), key->name));
-	insert_row(rel, key, ticket->number, ticket->expires_at, values, nulls);
-	/* The row must be there first: whoever counts all may have missed it. */
+	insert_ticket(rel, key, ticket->number, ticket->expires_at, values, nulls);
+	/* In this order: a session that counts all tickets meanwhile may have missed the row. */
 	al_tickets_note(ticket->expires_at);
 	if (!al_tickets_is_shared())
 		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 }
 
-/* Delete a ticket; false: somebody else is doing so */
+/* Delete a row; false: another transaction is deleting or writing it, or has done so */
 bool
 al_ticket_delete(const AlTicket *ticket)
 {
@@ -516,32 +517,42 @@ al_ticket_delete(const AlTicket *ticket)
 	return deleted;
 }
 
-/* A ticket has ended that somebody is writing: its number does not come back. */
+/* Write a row that says that a ticket is void, which another transaction is writing. */
 static void
 end_number(Relation rel, const AlKey *key, int64 void_number)
 {
 	Datum		values[Natts_queue] = {0};
 	bool		nulls[Natts_queue];
 
+	Assert(void_number < 0);
 	memset(nulls, true, sizeof(nulls));
-	insert_row(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
+	insert_ticket(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("a ticket for lock \"%s\" is void, and another transaction writes it",
+							 al_display(key->name))));
 }
 
-/* The offer of a ticket was not taken: end it.  The key is claimed. */
+/* End a ticket whose offer was not taken.  The key is claimed. */
 void
 al_ticket_lapse(const AlKey *key, const AlTicket *ticket)
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
 
+	Assert(al_claimed_has(key->hash));
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("ticket %lld missed its offer of lock \"%s\"",
+							 (long long) ticket->number, al_display(key->name))));
 	if (!al_ticket_delete(ticket) && !is_void(rel, key, ticket->number))
 		end_number(rel, key, VOID_BY_OFFER(ticket->number));
 	table_close(rel, NoLock);
 }
 
 /*
- * End what an owner has in the line of a key, also where another session of the owner is
- * taking it, renewing it or giving it up; true: there was something.  Sessions of the owner
- * that want a ticket wait for this transaction then.
+ * End the tickets of an owner for a key, even if another session of the owner is taking,
+ * renewing or giving up one.  Returns whether there was any.  Then sessions of the owner
+ * that want a ticket wait for this transaction.
  */
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
@@ -573,9 +584,8 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Write row 0: the key is offered to a ticket until a moment; number 0: to nobody any
- * more.  The key is claimed.  False: somebody is writing the row by hand, who is not waited
- * for.
+ * Write row 0: an offer until "until", or none for number 0.  The key is claimed.  Returns
+ * false, without waiting, if somebody writes the row by hand.
  */
 bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
@@ -587,6 +597,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	HeapTuple	tuple;
 	bool		written = true;
 
+	Assert(al_claimed_has(key->hash) && ticket->number >= 0);
 	memset(nulls, true, sizeof(nulls));
 	VALUE(offered) = Int64GetDatum(ticket->number);
 	IS_NULL(offered) = false;
@@ -595,7 +606,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	if (!HeapTupleIsValid(tuple))
 	{
 		if (ticket->number != 0)
-			insert_row(rel, key, 0, until, values, nulls);
+			insert_ticket(rel, key, 0, until, values, nulls);
 	}
 	else if (ticket->number == 0)
 		written = al_heap_try_delete(rel, &tuple->t_self);
@@ -616,27 +627,32 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	al_scan_end(&scan);
 	CommandCounterIncrement();
 	al_tickets_note(until);
-	/* Others know until when the ticket was to be kept. */
+	/* Other sessions know a deadline that covers only the end of the ticket. */
 	if (!al_tickets_is_shared() && until > ticket->expires_at)
 		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
+	if (!written)
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("somebody else writes the offer of lock \"%s\"",
+								 al_display(key->name))));
 	return written;
 }
 
-/* What a sweep has seen of a key */
+/* The rows of a key that a sweep has read */
 typedef struct SweptKey
 {
-	text	   *name;			/* NULL: there was no key yet */
-	TimestampTz offered_until;	/* by row 0; 0: there is none */
-	bool		has_line;
-	bool		is_offered;
-	bool		has_lapsed;
+	text	   *name;			/* NULL: no key yet */
+	TimestampTz offered_until;	/* by row 0; 0: there is no row 0 */
+	bool		has_line;		/* it has a valid ticket */
+	bool		is_offered;		/* to a valid ticket */
+	bool		has_lapsed;		/* it has a ticket that missed its offer */
 	List	   *voids;			/* rows with negative numbers: AlTicket * */
 } SweptKey;
 
 /*
- * Delete a ticket that is void, and the row that says so: nobody else is writing the ticket,
- * so its number does not come back.  False: it is not void, or is being written.
+ * Delete a void ticket, and the row that says so: nobody else writes a ticket that can be
+ * deleted, so its number cannot come back.  False: not void, or being written.
  */
 static bool
 delete_void(const SweptKey *swept, const AlTicket *ticket)
@@ -657,12 +673,9 @@ delete_void(const SweptKey *swept, const AlTicket *ticket)
 	return false;
 }
 
-/*
- * All rows of a key were seen.  Returns the list of keys with this one, if an offer may have to
- * be made or ended under a claim.
- */
+/* All rows of a key were read: add it to "keys" if an offer may have to be made or ended */
 static List *
-end_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
+end_swept_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
 {
 	AlKey	   *key;
 
@@ -680,7 +693,7 @@ end_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_du
 	return lappend(keys, key);
 }
 
-/* Delete a row that is over, or else note what it says of its key.  True: it is deleted. */
+/* Delete a row that has ended, or note it in *swept.  Returns whether it was deleted. */
 static bool
 sweep_row(SweptKey *swept, const AlTicket *row, TimestampTz now, TimestampTz *next_due)
 {
@@ -714,8 +727,9 @@ sweep_row(SweptKey *swept, const AlTicket *row, TimestampTz now, TimestampTz *ne
 }
 
 /*
- * Delete what is over, at most so many rows, and note when something will be over next.
- * Returns the keys for which an offer may have to be made, or is over: a list of AlKey *.
+ * Delete at most "max_rows" rows that have ended; *removed is set to their number.
+ * *next_due is lowered to when the next row ends.  Returns the keys with an offer to be
+ * made or ended: a list of AlKey *.
  */
 List *
 al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)
@@ -739,15 +753,20 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 		read_row(rel, tuple, &row, &offer);
 		if (swept.name == NULL || !al_string_equal(row.key, al_string(swept.name)))
 		{
-			keys = end_key(&swept, keys, now, next_due);
+			keys = end_swept_key(&swept, keys, now, next_due);
 			swept = (SweptKey) {.name = al_string_text(row.key)};
 		}
 		*removed += sweep_row(&swept, &row, now, next_due);
 	}
-	keys = end_key(&swept, keys, now, next_due);
+	keys = end_swept_key(&swept, keys, now, next_due);
 	al_scan_end(&scan);
 	table_close(rel, NoLock);
 	if (*removed >= max_rows)
 		*next_due = now;
+	if (*removed > 0 || keys != NIL)
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may need an offer",
+								 (long long) *removed, list_length(keys))));
 	return keys;
 }

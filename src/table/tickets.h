@@ -1,6 +1,8 @@
 /*
  * tickets.h
  *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_TICKETS_H
 #define AL_TABLE_TICKETS_H
@@ -11,7 +13,7 @@
 
 #include "atomic_lock.h"
 
-/* A ticket is a place in line for a key. */
+/* A ticket is a position in the line for a key. */
 typedef struct AlTicket
 {
 	ItemPointerData tid;
@@ -19,22 +21,22 @@ typedef struct AlTicket
 	int64		number;			/* rises in the order of arrival; 0: none */
 	TimestampTz queued_at;
 	TimestampTz expires_at;
-	int64		offer;			/* for how long the key is offered, in microseconds */
-	TimestampTz offered_until;	/* 0: it is not, and was not */
+	int64		offer;			/* for how long the key will be offered, in microseconds */
+	TimestampTz offered_until;	/* end of its offer, perhaps past; 0: no offer */
 	bool		is_pending;		/* its transaction is not committed yet */
 	Oid			role;
 	text	   *holder;
 	text	   *owner;
 } AlTicket;
 
-/* The tickets of a key that decide who is next */
+/* The tickets of a key that decide which owner is next */
 typedef struct AlLine
 {
 	AlTicket	first;			/* its owner may take the key before all others */
-	bool		is_offered;		/* and has been told so */
-	TimestampTz until;			/* when the first ticket ends, or is_offered: the offer */
-	AlTicket	lapsed;			/* whose offer was not taken; number 0: none */
-	AlTicket	mine;			/* of the owner that was asked for */
+	bool		is_offered;		/* the key is offered to the first ticket */
+	TimestampTz until;			/* the end of the offer, or else of the first ticket */
+	AlTicket	lapsed;			/* a ticket whose offer was not taken; number 0: none */
+	AlTicket	mine;			/* the ticket of the owner in question; number 0: none */
 } AlLine;
 
 extern bool al_tickets_may_be(void);

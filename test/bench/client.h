@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * client.h
- *		What the clients of the benchmark have in common.
+ *		Functions common to the clients of the benchmark.
  *
  * IDENTIFICATION
  *		test/bench/client.h
@@ -31,7 +31,7 @@ die(const char *format,...)
 	vfprintf(stderr, format, args);
 	va_end(args);
 	fputc('\n', stderr);
-	/* Other threads go on meanwhile; they must not find what exit() removes. */
+	/* Other threads are still running; they need what exit() would destroy. */
 	_exit(1);
 }
 

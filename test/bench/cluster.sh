@@ -1,16 +1,15 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/cluster.sh - the cluster section of test/bench/run, which sources it: what
-# a proxy with PL/Proxy costs, and what each side of it does.  Runs only where LANES
-# names it, and needs the package postgresql-N-plproxy.
+# test/bench/cluster.sh - the cluster section of test/bench/run, which sources it: the cost of a
+# proxy with PL/Proxy, for the proxy and for the shards. Runs only if LANES names it, and needs
+# the package postgresql-N-plproxy.
 #
-#   pair      acquire and release a key of one's own
-#   refused   lock_try_acquire of a key that somebody else holds
+#   pair      acquire and release a key of the client's own
+#   refused   lock_try_acquire of a key that another owner holds
 #
-# Each is run directly on a server, and through a proxy before one, two and four shards,
-# which are servers of their own on the same machine.  So CPU time says more than the rates:
-# all of them share the processors, which a real cluster does not.  Flushed as always, with
-# data where make bench has them.  CPU time is what all processes of a server have used,
-# by /proc.
+# Each lane runs directly on a server, and through a proxy with one, two and four shards, which
+# are separate servers on the same machine. They all share its processors, unlike in a real
+# cluster, so CPU time (of all processes of a server, from /proc) tells more than rates. Grants
+# are flushed as always, with data in the usual place of make bench.
 
 cluster_sides=(direct 1 2 4) cluster_shards=4
 
@@ -22,7 +21,7 @@ cluster_psql() {
 	as_user "$AL_BIN/psql" -X -q -At -v ON_ERROR_STOP=1 -h "$AL_SCRATCH/c$server" -U postgres -d postgres "$@"
 }
 
-# cluster_map SHARDS: the proxy sends keys to so many, and each knows its partition
+# cluster_map SHARDS: the number of shards that the proxy uses; each shard knows its partition
 cluster_map() {
 	local n map=
 	for ((n = 0; n < $1; n++)); do
@@ -59,7 +58,7 @@ cluster_start() {
 	END
 }
 
-# cluster_ticks SERVER: hundredths of seconds that its processes have used and are gone
+# cluster_ticks SERVER: CPU time, in hundredths of a second, of its processes that have ended
 cluster_ticks() {
 	awk '{ print $14 + $15 + $16 + $17 }' "/proc/$(head -n 1 "${data%/*}/c$1/postmaster.pid")/stat"
 }
@@ -78,7 +77,7 @@ cluster_grants() {
 # cluster_used SIDE: ticks of the proxy, and of all shards
 cluster_used() {
 	local n shards=0
-	# What a backend has used counts once it is gone.
+	# A backend's CPU time counts once it has ended.
 	for n in p $(cluster_servers "$1"); do
 		while [ "$(cluster_psql "$n" -c "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")" != 1 ]; do :; done
 	done

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/fill.sh - the fill section of test/bench/run, which sources it: how often
-# pages of app_lock are pruned, and how fast a pair is, by the fill factor of the table.
+# test/bench/fill.sh - the fill section of test/bench/run, which sources it: how often pages of
+# app_lock are pruned, and how fast a pair is, depending on the table's fillfactor.
 #
-# Each fill factor has a database of its own, in which as many keys have been used as in
-# the lanes; "70_100" was filled at 70 and has 100 since.  The databases run in turns
-# within a round, and nothing vacuums them, so that each prune is that of a client.  WAL
-# says how many there were, and which updates were HOT.
+# Each fillfactor has its own database, in which the same number of keys has been used as in the
+# lanes; "70_100" was filled at 70 and set to 100 afterwards. The databases take turns within a
+# round, and are not vacuumed, so all pruning is done by clients. The WAL shows the number of
+# prunes, and which updates were HOT.
 
 fills=(70 87 100 70_100)
 fill_warm=50000
@@ -38,7 +38,7 @@ fill_start() {
 		# Until all pages have been full for the first time
 		fill_pgbench "$fill" app_relaxed 8 -t $((fill_warm / 8))
 	done
-	# Whose WAL it is cannot be told.
+	# WAL records do not tell which process wrote them.
 	psql -c 'CREATE EXTENSION pg_walinspect' -c 'ALTER SYSTEM SET autovacuum = off' -c 'SELECT pg_reload_conf()' >/dev/null
 }
 
@@ -61,7 +61,7 @@ run_fill() {
 		wrong=yes
 		printf '\nWRONG COUNTS at fill factor %s: %s pairs, and another number of tokens\n' "$fill" "$n"
 	}
-	# What is not flushed yet cannot be read.
+	# Only flushed WAL can be read.
 	psql -c "SELECT pg_logical_emit_message(true, 'bench', '')" >/dev/null
 	psql -F $'\t' -v begin="$begin" >>"$fill_runs" <<-END
 		SELECT '$fill', '$role', $clients, $round, $n, $tps,

@@ -1,3 +1,3 @@
--- What it costs to call a function in FROM that answers a row: a built-in one,
--- which reads a row of a catalog that is cached.
+-- The cost of calling a function in FROM that returns a row: a built-in one, which reads a
+-- cached catalog row.
 SELECT start_value, minimum_value, maximum_value FROM pg_sequence_parameters('bench_sequence'::regclass);

@@ -1,21 +1,20 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/growth.sh - the growth section of test/bench/run, which sources it:
-# whether speed and size stay as they are while the work grows, beside the
-# hand-written SQL.
+# test/bench/growth.sh - the growth section of test/bench/run, which sources it: whether speed
+# and size stay the same while the work grows, compared with hand-written SQL.
 #
-#   cycles   the same ten keys acquired and released CYCLES times, with no help
-#            from vacuum, and a tenth of that beside an old snapshot
-#   shared   a tenth of CYCLES in which ten owners share a key and release it, with
-#            no help from vacuum, and the same beside a thousand other readers
+#   cycles   the same ten keys acquired and released CYCLES times without vacuum, and
+#            a tenth of that beside an old snapshot
+#   shared   ten owners share a key and release it a tenth of CYCLES times without
+#            vacuum, and the same beside a thousand other sharers
 #   held     pairs while up to HELD other leases are held
-#   once     ONCE keys that are used a single time each, and swept
+#   once     ONCE keys, each used a single time and swept
 #   owner    lock_release_all() beside HELD leases of others
 #   memory   bytes of table and index for each of HELD leases
 #   backend  memory of a backend over CALLS calls
 #   first    the first call of a backend
 #
-# Where two things are compared they run in turns, each round in another order,
-# and ratios are those of a round.  growth.tsv has a line for each figure.
+# The compared runs alternate, in another order each round, and each ratio is that of one
+# round. growth.tsv has a line for each figure.
 
 growths=()
 for growth in ${GROWTH:-cycles shared held once owner memory backend first}; do
@@ -49,7 +48,7 @@ growth_row() {
 	printf '%s\n' "$*" >>"$growth_runs"
 }
 
-# growth_database NAME [USED]: a new one, with so many keys that have been used
+# growth_database NAME [USED]: creates a database with USED keys that have been used
 growth_database() {
 	growth_drop "$1"
 	as_user "$AL_BIN/createdb" -h "$socket" -U postgres "$1"
@@ -72,17 +71,17 @@ growth_pgbench() {
 		-h "$socket" -U "$role" "$@" -f "$here/growth_$script.sql" "$database"
 }
 
-# growth_pairs ROLE DATABASE lock|sql SCRIPT ARG...: 8 clients run pairs of
-# this kind.  Sets n and tps, and sees to it that as many were granted.
+# growth_pairs ROLE DATABASE lock|sql SCRIPT ARG...: 8 clients run pairs of this kind. Sets n
+# and tps, and checks that the same number was granted.
 growth_pairs() {
 	local role=$1 database=$2 kind=$3 before after deadline
 	shift 3
 	before=$(growth_granted "$database" "$kind")
-	# No plan of the SQL's may be one for the small table that it began with.
+	# Avoid plans made for the small table of the beginning.
 	growth_options='-c enable_seqscan=off' growth_pgbench "$role" "$database" "${kind}_$1" -c $growth_clients \
 		-j $((growth_clients < cpus ? growth_clients : cpus)) -D used=$growth_used -D clients=$growth_clients "${@:2}"
 	deadline=$((SECONDS + 10))
-	# Backends report statistics when they end, a moment after their clients.
+	# Backends report statistics when they end, slightly after their clients.
 	while :; do
 		after=$(growth_granted "$database" "$kind")
 		[ "$((${before% *} + n)) $((${before#* } + n))" != "$after" ] || return 0
@@ -92,8 +91,8 @@ growth_pairs() {
 	growth_wrong "$n pairs by $kind in $database: granted and released were $before before, and are $after"
 }
 
-# How many were granted and released.  To count rows of app_lock would prune it,
-# so what is left there is looked at by growth_left, at the end.
+# The numbers of grants and releases. Counting rows of app_lock would prune it, so growth_left
+# looks at the remaining ones at the end.
 growth_granted() {
 	if [ "$2" = lock ]; then
 		growth_psql "$1" -c 'SELECT last_value, last_value FROM app_lock_fence'
@@ -102,7 +101,7 @@ growth_granted() {
 	fi
 }
 
-# growth_left DATABASE: nothing is held but what growth_fill has locked
+# growth_left DATABASE: checks that only the leases of growth_fill are held
 growth_left() {
 	local held="expires_at > clock_timestamp() AND (key < 'order:' OR key >= 'order;')"
 	growth_same "leases left in $1" "$(growth_psql "$1" -c "SELECT (SELECT count(*) FROM app_lock WHERE $held AND NOT released),
@@ -117,11 +116,11 @@ growth_wrong() {
 	printf '\nWRONG COUNTS where it grows: %s\n' "$*"
 }
 
-# growth_script NAME: from standard input
+# growth_script NAME: writes a script from standard input
 growth_script() { as_user tee "$here/growth_$1.sql" >/dev/null; }
 
-# growth_pair_scripts NAME KEY SETTER...: pairs of both kinds, on keys that are
-# the client's own
+# growth_pair_scripts NAME KEY SETTER...: scripts for pairs of both kinds, on keys of the
+# client's own
 growth_pair_scripts() {
 	local name=$1 key=$2
 	shift 2
@@ -158,7 +157,7 @@ growth_scripts() {
 	growth_backend_scripts
 }
 
-# growth_turns ROUND WORD...: the words, back and forth
+# growth_turns ROUND WORD...: the words, in reverse order every second round
 growth_turns() {
 	local round=$1 i
 	shift
@@ -173,11 +172,11 @@ growth_what() { if [ "$1" = lock ]; then echo atomic_lock; else echo "$1"; fi; }
 growth_ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.4f", a / b }'; }
 
 # ---------------------------------------------------------------------------
-# Databases with many leases: growth_full, whose owners acquire made, and
-# growth_named, whose owners are UUIDs of the clients
+# Databases with many leases: growth_full, with owners generated by lock_acquire, and
+# growth_named, with UUIDs of the clients as owners
 # ---------------------------------------------------------------------------
 
-# growth_fill_scripts ORDER KEY: leases :from to :to, 500 in a transaction
+# growth_fill_scripts ORDER KEY: scripts for leases :from to :to, 500 per transaction
 growth_fill_scripts() {
 	local range='generate_series(:start, least(:start + 499, :to - 1)) n'
 	local setter='\set i :i + 1' start='\set start :from + ((:i - 1) * :clients + :client_id) * 500'
@@ -198,8 +197,8 @@ growth_fill_scripts() {
 	END
 }
 
-# growth_fill DATABASE full|named|sql ORDER TO: so many are held then.  What
-# that adds to the size is added to growth_table and growth_index.
+# growth_fill DATABASE full|named|sql ORDER TO: holds leases up to number TO. The growth in size
+# is added to growth_table and growth_index.
 growth_fill() {
 	local database=$1 what=$2 order=$3 to=$4 table=app_lock clients=2 from n tps before after
 	[ "$what" != sql ] || table=sql_lock
@@ -213,13 +212,13 @@ growth_fill() {
 	growth_table[$database $what]=$((${growth_table[$database $what]-0} + ${after% *} - ${before% *}))
 	growth_index[$database $what]=$((${growth_index[$database $what]-0} + ${after#* } - ${before#* }))
 	growth_filled[$database $what]=$to
-	# What filling it leaves to do is not to be paid for by what follows.
+	# Do the work that filling has left, so that later measurements do not pay for it.
 	growth_psql "$database" -c "VACUUM ANALYZE $table" -c CHECKPOINT
 	growth_same "leases of $database" "$(growth_psql "$database" -c "SELECT count(*) FROM $table
 		WHERE expires_at > clock_timestamp() AND key ~ '^order:'")" "$to"
 }
 
-# growth_need DATABASE: it is there, and full
+# growth_need DATABASE: creates and fills it, if that has not been done
 growth_need() {
 	if [ -z "${growth_filled[$1]-}" ]; then
 		growth_database "$1" 1
@@ -233,8 +232,8 @@ growth_need() {
 # cycles
 # ---------------------------------------------------------------------------
 
-# growth_cycle SECTION KIND SCRIPT CYCLES STEPS WHAT: so many, or as far as it gets
-# in STEPS steps
+# growth_cycle SECTION KIND SCRIPT CYCLES STEPS WHAT: runs CYCLES cycles in STEPS steps, or as
+# many as the time allows
 growth_cycle() {
 	local section=$1 kind=$2 script=$3 cycles=$4 steps=$5 what=$6 step=0 done=0 n tps database=growth_$2 table=app_lock
 	local seconds=$(((cycles / 20 + 6000) / 12000))
@@ -251,7 +250,7 @@ growth_cycle() {
 	printf ' pairs/s, %d cycles\n' $done
 }
 
-# What the used table does beside a new one, whatever else the machine does by now
+# Compares the used table with a new one, at the machine's present speed
 growth_cycles_again() {
 	local round database seconds=$((duration < 2 ? duration : 2)) n tps
 	declare -A at
@@ -270,8 +269,8 @@ growth_cycles_again() {
 
 growth_run_cycles() {
 	local kind what holder
-	# Of a million cycles a step is 4 s: ours has 240 s for them, which is enough
-	# from 4200 pairs/s on.  The SQL's table grows and grows; a part shows how.
+	# A step of a million cycles is 4 s: ours has 240 s in all, enough from 4200 pairs/s on. The
+	# SQL's table keeps growing, which a part of the cycles shows.
 	declare -A steps=([lock]=60 [sql]=15)
 	for kind in lock sql; do
 		what=$(growth_what $kind)
@@ -307,8 +306,8 @@ growth_run_cycles() {
 # shared
 # ---------------------------------------------------------------------------
 
-# Time enough for 100,000 cycles at 1700 a second.  Nobody else shares keys, so
-# there is nothing to compare with.
+# Time enough for 100,000 cycles at 1700 a second. No peer shares keys, so there is no
+# comparison.
 growth_run_shared() {
 	local readers what
 	for readers in 0 1000; do
@@ -339,7 +338,7 @@ growth_run_held() {
 	for level in $((growth_held / 100)) $((growth_held / 10)) "$growth_held"; do
 		growth_fill growth_full full random "$level"
 		growth_fill growth_full sql random "$level"
-		# Pages are written whole the first time after the checkpoint.
+		# After a checkpoint, pages are written in full once.
 		for database in growth_empty growth_full; do
 			for kind in lock sql; do growth_pairs app_relaxed $database $kind pair -T 1; done
 		done
@@ -381,7 +380,7 @@ growth_once() {
 	pairs=$(awk -v n="$n" -v tps="$tps" 'BEGIN { printf "%.3f", n / tps }')
 	if [ "$kind" = lock ]; then
 		table=app_lock
-		# All rows go, and the last call finds nothing.
+		# All rows are deleted, and the last call finds none.
 		for ((n = 0; n < growth_once / 1000 + 2; n++)); do echo 'SELECT lock_sweep();'; done |
 			growth_psql growth_once -c '\timing on' -f - >"$out"
 		growth_same 'rows that are swept' "$(awk '!/^Time:/ { n += $1 } END { print n + 0 }' "$out")" \
@@ -425,7 +424,7 @@ run_growths() {
 	for name in growth_full growth_named; do growth_drop $name; done
 }
 
-# Medians of what has several rounds
+# Medians of figures with several rounds
 print_growths() {
 	step "Growth, medians; $setting"
 	awk -F '\t' '

@@ -1,6 +1,6 @@
--- What each database of the growth section of test/bench/run has: the extension,
--- the table of the hand-written SQL, and ten thousand keys that have been used
--- before, as in a system that has run for a while.
+-- Contents of each database of the growth section of test/bench/run: the extension, the table
+-- of the hand-written SQL, and ten thousand keys that have been used before, as in a system
+-- that has run for a while.
 
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('app', 'user'), lock_grant_access('app_relaxed', 'user') \g /dev/null
@@ -12,7 +12,7 @@ CREATE TABLE sql_lock (
 );
 GRANT SELECT, INSERT, UPDATE, DELETE ON sql_lock TO app, app_relaxed;
 
--- What a backend says of itself
+-- A backend's report of its memory
 CREATE TABLE growth_backend (
 	what text NOT NULL,
 	calls bigint NOT NULL,

@@ -1,14 +1,13 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/growth_size.sh - the parts of the growth section of test/bench/run
-# that are about single calls and about sizes; test/bench/growth.sh, which
-# sources it, says what they are.
+# test/bench/growth_size.sh - the parts of the growth section of test/bench/run about single
+# calls and sizes. test/bench/growth.sh sources it and describes them.
 
 # ---------------------------------------------------------------------------
 # owner
 # ---------------------------------------------------------------------------
 
-# growth_owner DATABASE WHAT LEASES OWNER...: releases so many leases of an
-# owner, 21 times, of which the first does not count
+# growth_owner DATABASE WHAT LEASES OWNER...: releases LEASES leases of an owner, 21 times; the
+# first time does not count
 growth_owner() {
 	local database=$1 what=$2 leases=$3 round out=$AL_SCRATCH/growth.out
 	for ((round = 0; round <= 20; round++)); do
@@ -54,8 +53,7 @@ growth_memory_of() {
 	growth_row memory "$3 index" 1 "$n" "$(growth_ratio "$index" "$n")" bytes/lease
 }
 
-# In tables that had nothing before.  Keys in no order, as hashes have, and for a
-# tenth of that in rising order.
+# In empty tables. Keys in random order, like hashes, and a tenth of them in ascending order.
 growth_run_memory() {
 	local kind order held database
 	declare -A title=([full]='atomic_lock generated' [named]='atomic_lock named' [sql]=sql)
@@ -64,7 +62,7 @@ growth_run_memory() {
 		[ $order = random ] || held=$((growth_held / 10))
 		for kind in full named sql; do
 			database=growth_memory
-			# This one is there already.
+			# This database exists already.
 			[ "$order $kind" != 'random named' ] || [ -z "${growth_filled[growth_named]-}" ] || database=growth_named
 			[ $database = growth_named ] || growth_database $database 1
 			growth_fill $database $kind $order "$held"
@@ -81,8 +79,8 @@ growth_run_memory() {
 # backend
 # ---------------------------------------------------------------------------
 
-# Four calls in a script, or a thousand in a block; it tells of itself after 100
-# calls for the first time, so that to do so costs nothing later.
+# Four calls in a script, or a thousand in a block; the backend reports its memory after 100
+# calls for the first time, so that later reports cost nothing.
 growth_backend_scripts() {
 	local moments=100 when calls sample
 	for ((calls = 1000; calls <= growth_calls; calls *= 10)); do moments+=" $calls"; done
@@ -118,7 +116,7 @@ growth_backend_scripts() {
 	SCRIPT
 }
 
-# Both at the same time, since it is not about how fast they are
+# Both at the same time, since speed does not matter here
 growth_run_backend() {
 	local before after n tps first
 	growth_database growth_backend
@@ -130,7 +128,7 @@ growth_run_backend() {
 	wait $first || die 'calls in a loop have failed'
 	after=$(growth_granted growth_backend lock)
 	growth_same 'grants in backends' $((${after% *} - ${before% *})) $((growth_calls / 2 + 25))
-	# In all, and the contexts that have not stayed as they were
+	# In total, and the contexts whose size has changed
 	growth_psql growth_backend -F $'\t' -c "
 		WITH figure AS (
 			SELECT what, ' rss' AS of, calls, anonymous AS bytes FROM growth_backend

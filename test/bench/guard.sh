@@ -1,10 +1,9 @@
 # shellcheck shell=bash disable=SC2154
-# test/bench/guard.sh - the guard section of test/bench/run, which sources it:
-# what it costs that the database looks whether a row may be written, and what
-# lock_fetch costs beside an acquire and a SELECT.
+# test/bench/guard.sh - the guard section of test/bench/run, which sources it: the cost of a
+# guard for writes, and of lock_fetch compared with an acquire and a SELECT.
 #
-# Each guarded run has an unguarded one of its round beside it, in turns first
-# and second, with a VACUUM before; ratios are those of a round.
+# Each guarded run has an unguarded one in the same round, alternately before and after it, each
+# after a VACUUM; ratios are taken within a round.
 
 guards=(line item mixed 'update 1' 'update 8' 'relaxed 1' 'relaxed 8' 'fetch 1' 'fetch 8')
 declare -A guard_title=(
@@ -19,7 +18,7 @@ declare -A guard_title=(
 	['fetch 8']='acquire, read, release, 8 clients'
 )
 
-# A transaction that writes all rows relies on as many locks.
+# A transaction that writes all rows pins that number of locks.
 guard_start() {
 	local table
 	al_stop "$data"
@@ -31,7 +30,7 @@ guard_start() {
 		printf '\\set id random(1, 100000)\nUPDATE %s_row SET qty = qty + 1, updated = now() WHERE id = :id;\n' $table |
 			as_user tee "$here/guard_update_$table.sql" >/dev/null
 	done
-	# A row that no other client has
+	# A row that belongs to this client alone
 	printf '%s\n' '\set id random(0, 100000 / :clients - 1) * :clients + :client_id + 1' \
 		"SELECT acquired FROM lock_acquire('plain_row:' || :id, owner => 'bench');" \
 		'SELECT * FROM plain_row WHERE id = :id;' \
@@ -41,8 +40,8 @@ guard_start() {
 		"SELECT lock_release('plain_row:' || :id, 'bench');" | as_user tee "$here/guard_fetch_guarded.sql" >/dev/null
 }
 
-# guard_time NAME plain|guarded: sets took to microseconds, of one transaction
-# and client where there are several
+# guard_time NAME plain|guarded: sets took to the microseconds of one transaction, for each
+# client if there are several
 guard_time() {
 	local name=${1% *} clients=${1##* } out=$AL_SCRATCH/guard.out sync=on
 	psql -c 'VACUUM'

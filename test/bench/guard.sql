@@ -1,6 +1,5 @@
--- What the guard section of test/bench/run works on: rows as those of an order,
--- 100000 of them, with one lock for all, or one for each, in the order in which
--- the locks were taken or in another.
+-- Tables of the guard section of test/bench/run: 100000 rows like those of an order, with one
+-- lock for all or one for each, in the order in which the locks were acquired or in another.
 
 \set rows 100000
 
@@ -35,7 +34,7 @@ SELECT lock_protect('guarded_line', 'line:{order_id}'), lock_protect('guarded_it
 	lock_protect('guarded_mixed', 'item:{order_id}'), lock_protect('guarded_row', 'item:{order_id}') \g /dev/null
 GRANT SELECT, UPDATE ON plain_row, guarded_row TO app;
 
--- All locks of the guarded rows are those of the session's owner, "bench".
+-- The session's owner, "bench", holds all locks of the guarded rows.
 \o /dev/null
 SELECT lock_acquire('line:1', '24 hours', 'bench');
 SELECT format('SELECT count(*) FROM lock_acquire_all(ARRAY(SELECT ''item:'' || n FROM generate_series(%s, %s) n), ''24 hours'', ''bench'')',

@@ -5,31 +5,31 @@
  *
  * usage: handoff [-H MEAN_HOLD_US] [-P POLL_MS] MODE WAITERS SECONDS CONNINFO
  *
- * WAITERS + 1 sessions want the same key: one has it, the others wait.  Who
- * gets it holds it for a moment (1 ms in the mean), releases it, and asks again
- * as soon as the release is answered.  Modes:
+ * WAITERS + 1 sessions want the same key: one holds it, the others wait. The
+ * session that gets the key holds it for a moment (1 ms in the mean), releases
+ * it, and asks again as soon as the release is answered. Modes:
  *
- *		atomic_lock			lock_acquire with "wait", which makes an owner, and
+ *		atomic_lock			lock_acquire with "wait", which generates an owner, and
  *							lock_release
- *		atomic_lock_named	the same, with the owner that the session always has
+ *		atomic_lock_named	the same, with a fixed owner for each session
  *		pg_advisory_lock	pg_advisory_lock and pg_advisory_unlock
  *		poll				lock_try_acquire every 100 ms until it is granted;
- *							a session that has released pauses before it asks
+ *							after a release the session pauses before it asks
  *							again, or it would always get the key itself
  *
- * A hand-over lasts from just before the release is sent until the answer
- * with the next grant is here.  An inversion is a grant to a session while
- * another one still waits that was known to do so before that session asked:
- * two requests that are sent at nearly the same time may reach the server in
- * either order.  It is known where all who have asked are counted in the queue;
- * whoever has the key looks once, halfway through.  With "poll" it is known once
- * the first try is refused.
+ * A hand-over lasts from just before the release is sent until the answer with
+ * the next grant has arrived. An inversion is a grant to a session while
+ * another one still waits that was known to wait before this session asked:
+ * two requests sent at nearly the same time may reach the server in either
+ * order. Sessions are known to wait once the queue counts all of them; the
+ * holder looks once, halfway through. With "poll" a session is known to wait
+ * once its first try is refused.
  *
  * Prints one line with tabs between: hand-overs; p50, p99 and maximum in
  * microseconds; inversions; longest wait in microseconds.
  *
- * Fails where two sessions have the key at once, where fencing tokens do not
- * rise, and where nobody gets the key for a while.
+ * Fails if two sessions hold the key at once, if fencing tokens do not rise,
+ * or if no session gets the key for a while.
  *
  * IDENTIFICATION
  *		test/bench/handoff.c
@@ -48,20 +48,21 @@
 #define KEY				"handoff"
 #define MAX_SESSIONS	1000
 
-/* Executions until the server has settled on a plan */
+/* Executions before the server keeps a plan */
 #define WARM_UPS		6
 
-/* Nobody may have to wait that long for a key that is free. */
+/* A free key must be granted within this time. */
 #define HANG_NS			INT64_C(20000000000)
 
 /* Statements have two parameters, the key and the owner. */
 typedef struct Mode
 {
 	const char *name;
-	const char *acquire;		/* returns NULL where it is refused; and the
-								 * owner, if it makes one */
+	const char *acquire;		/* returns NULL if refused, and the owner, if
+								 * generated */
 	const char *release;
-	const char *count;			/* how many are in the queue, if there is one */
+	const char *count;			/* number of waiters in the queue, if there is
+								 * one */
 } Mode;
 
 static const Mode modes[] = {
@@ -97,7 +98,7 @@ typedef enum State
 	IDLE,
 	ASKING,
 	PAUSING,					/* until it asks again */
-	HOLDING,					/* until it looks who waits */
+	HOLDING,					/* until it looks for waiters */
 	LOOKING,
 	HOLDING_ON,					/* until it releases */
 	RELEASING,
@@ -109,18 +110,18 @@ typedef struct Session
 	State		state;
 	PGresult   *result;			/* of the statement under way */
 	char		name[32];
-	char		owner[64];		/* its name, or of what it was granted last */
+	char		owner[64];		/* its name, or that of its last grant */
 	int64_t		timer;			/* end of PAUSING, HOLDING, HOLDING_ON */
-	int64_t		asked;			/* when it asked first; 0: does not wait */
+	int64_t		asked;			/* when it first asked; 0: does not wait */
 	int64_t		known;			/* since when it is known to wait, or 0 */
-	struct Session *before;		/* those who wait, in the order of asking */
+	struct Session *before;		/* waiting sessions, in the order of asking */
 	struct Session *after;
 } Session;
 
 static const Mode *mode;
 static Session sessions[MAX_SESSIONS];
 static int	num_sessions;
-static Session *first;			/* of those who wait */
+static Session *first;			/* of the waiting sessions */
 static Session *last;
 static Session *holder;
 static bool ending;
@@ -163,7 +164,7 @@ send_statement(Session *session, const char *name)
 		die("%s", PQerrorMessage(session->conn));
 }
 
-/* Wait for the answer to a statement: NULL and false are 0, what is no number 1 */
+/* Wait for the answer to a statement: NULL and false are 0, other text is 1 */
 static long
 execute(Session *session, const char *name, const char *key)
 {
@@ -180,7 +181,7 @@ execute(Session *session, const char *name, const char *key)
 	return answer;
 }
 
-/* Half to one and a half of a mean, so that no two sessions keep in step */
+/* Half to one and a half of a mean, so that sessions do not run in step */
 static int64_t
 about(int64_t mean)
 {
@@ -230,7 +231,7 @@ look(Session *session)
 	send_statement(session, "count");
 }
 
-/* Whoever has the key has seen how many wait for it. */
+/* The holder has learned the number of waiters. */
 static void
 looked(int count)
 {
@@ -266,7 +267,7 @@ granted(Session *session, const char *token, int64_t at)
 		last_token = number;
 	}
 
-	/* In the end ever fewer wait. */
+	/* At the end the number of waiters falls. */
 	if (!ending)
 	{
 		if (num_times == max_times)
@@ -296,7 +297,7 @@ granted(Session *session, const char *token, int64_t at)
 		hold(session, HOLDING_ON, mean_hold);
 }
 
-/* A statement has been answered; "at" is when the answer was there. */
+/* A statement was answered; "at" is the time of the answer. */
 static void
 answered(Session *session, int64_t at)
 {
@@ -409,7 +410,7 @@ connect_all(const char *conninfo)
 	}
 }
 
-/* The first session has the key, the others wait in the order of their numbers */
+/* The first session has the key, the others wait in numerical order */
 static void
 queue_up(void)
 {
@@ -432,7 +433,7 @@ queue_up(void)
 			join_line(session, now_ns(CLOCK_MONOTONIC));
 			if (execute(session, "acquire", KEY))
 				die("two have the key");
-			/* As if they had come at any time */
+			/* As if they had arrived at random times */
 			session->state = PAUSING;
 			session->timer = now_ns(CLOCK_MONOTONIC) + (int64_t) (poll_pause * drand48());
 		}

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2154
-# test/bench/handoff.sh - the hand-over section of test/bench/run, which sources
-# it: how long a key is nobody's between a release and the next grant.
+# test/bench/handoff.sh - the hand-over section of test/bench/run, which sources it: the time
+# between a release and the next grant of a key.
 #
-# Ratios are to pg_advisory_lock, which has its queue in memory, too, but need not
-# write or flush anything.  To try again every 100 ms is what libraries do that
-# keep locks in a table.  handoff.c says what is measured.
+# Ratios are to pg_advisory_lock, which also has its queue in memory, but neither writes nor
+# flushes. Retrying every 100 ms is typical of libraries that keep locks in a table. handoff.c
+# describes the measurement.
 
 handoffs=(pg_advisory_lock atomic_lock atomic_lock_named atomic_lock_relaxed poll)
 declare -A handoff_title=(
@@ -52,7 +52,7 @@ run_handoffs() {
 	done
 }
 
-# Medians over the rounds, but the worst maximum and wait, and sums of counts
+# Medians over the rounds, except the worst maximum and wait, and sums of counts
 print_handoffs() {
 	local name waiters
 	step "Hand-overs, medians of $rounds rounds; $setting"

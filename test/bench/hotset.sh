@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/hotset.sh - the section of test/bench/run, which sources it, in which
-# many want the same few keys: ten keys, each client locks one of them, waiting
-# for as long as it takes, releases it, and takes the next one.
+# test/bench/hotset.sh - the hot set section of test/bench/run, which sources it: many clients
+# compete for ten keys. Each client locks one of them, waiting as long as necessary, releases
+# it, and takes the next.
 #
-# Libraries that keep locks in a table try again after a pause; theirs is what
-# their sources say.  The hand-written SQL is tried with several pauses.  ShedLock
-# does not wait, and cirello's pglock sleeps 20 s, which is no number to print.
-# hotset.c says what is measured, and fails where two have a key at once.
+# Libraries that keep locks in a table retry after a pause, taken from their sources. The
+# hand-written SQL runs with several pauses. ShedLock does not wait, and cirello's pglock sleeps
+# 20 s, too long to compare. hotset.c describes the measurement, and fails if two clients hold
+# one key at once.
 
 hotsets=()
 declare -A hot_peer hot_pause hot_role hot_durable hot_title
@@ -32,7 +32,7 @@ hot sql_relaxed relaxed sql 0 app_relaxed 'SQL, nothing flushed, at once'
 hot redis_default relaxed redis_default 0 app 'Redis, default, at once'
 hot redis_default_100ms relaxed redis_default 100 app 'Redis, default, every 100 ms'
 
-# Without those for which there is no server
+# Leaves out those without a server
 hotset_choose() {
 	local name chosen=()
 	for name in "${hotsets[@]}"; do
@@ -57,7 +57,7 @@ run_hotset() {
 	printf '%s\t%s\t%s\t%s\t\t%s\n' "$name" "$clients" "$round" "$line" "${hot_title[$name]}" >>"$hotset_runs"
 }
 
-# What is locked, in all tables
+# The number of locks in all tables
 hotset_locked() {
 	psql -c 'SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM sql_lock),
 		(SELECT count(*) FROM cache_locks), (SELECT count(*) FROM int_lock)'

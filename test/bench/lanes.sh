@@ -1,19 +1,19 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/lanes.sh - the lanes of test/bench/run, which sources it: what is run,
-# what must have changed then, and what is made of the numbers.
+# test/bench/lanes.sh - the lanes of test/bench/run, which sources it: what runs, which changes
+# it must make, and how the results are computed.
 #
-# Ratios are to the hand-written SQL of the same group, or what else it names
-# "sql...", or for those of Laravel to its own table, and to round trips that do nothing.
+# Ratios are to the hand-written SQL of the same group, or to the "sql..." lane that it names;
+# for Laravel's lanes, to Laravel's own table; and to round trips without work.
 #
 #   lane NAME GROUP STATEMENTS SCRIPT ROLE CHANGES TITLE
 #
-# STATEMENTS is how many a transaction of the script sends.  CHANGES is what one
-# of them changes of test/bench/state.sql, by name; all else stays.  SCRIPT is one
-# for pgbench, or ":redis_always own", ":etcd own" or ":laravel refused": another
-# program and what it shall do.
+# STATEMENTS is the number of statements in one transaction of the script. CHANGES are the
+# changes that one transaction makes to test/bench/state.sql, by name; all other values must
+# stay. SCRIPT is for pgbench, or names another program and its task: ":redis_always own",
+# ":etcd own" or ":laravel refused".
 #
-# Lanes named "..._one" call what answers a row as in "SELECT (f(...)).column", and so
-# does lock_next, beside its release; in all others of ours it stands in FROM.
+# Lanes named "..._one" call functions that return a row as "SELECT (f(...)).column", and so
+# does lock_next, beside its release; all other lanes of ours call them in FROM.
 
 lanes=() groups=()
 declare -A group statements script role changes title base group_title
@@ -39,11 +39,11 @@ group_title[read]='Looking who has a lock'
 group_title[php]='Laravel, acquire and release, grants flushed, statements parsed anew as PDO does'
 group_title[php_refused]='Laravel, refused, statements parsed anew'
 
-# What the statements of each peer change
+# The changes that the statements of each peer make
 sql='sql_inserted=1 sql_deleted=1' plpgsql='plpgsql_inserted=1 plpgsql_deleted=1'
 laravel='laravel_inserted=1 laravel_deleted=1' shedlock='shedlock_updated=2'
 
-# In this order, so that what is compared runs one after the other
+# In this order, so that lanes to be compared run one after the other
 lane updates floor 2 updates app 'sum=2' 'two one-row UPDATEs'
 lane sql_pair durable 2 sql_pair app "$sql" 'hand-written SQL'
 lane plpgsql_pair durable 2 peers/plpgsql app "$plpgsql" 'SQL in PL/pgSQL'
@@ -98,7 +98,7 @@ if [[ " ${lanes[*]} " == *' sql_pair '* ]]; then base[ways]=sql_pair; fi
 if [[ " ${lanes[*]} " == *' laravel_table '* ]]; then base[php]=laravel_table; fi
 if [[ " ${lanes[*]} " == *' laravel_table_refused '* ]]; then base[php_refused]=laravel_table_refused; fi
 
-# Without those for which there is no server
+# Leaves out lanes without a server
 lanes_choose() {
 	local name server chosen=()
 	for name in "${lanes[@]}"; do
@@ -110,8 +110,8 @@ lanes_choose() {
 	lanes=("${chosen[@]}")
 }
 
-# lane_clients NAME: with how many clients it is run.  What has no peers is not
-# run with many.
+# lane_clients NAME: the numbers of clients that run it. A lane without peers does not run with
+# many.
 lane_clients() {
 	local n few=
 	for n in $all_clients; do
@@ -124,7 +124,7 @@ lane_clients() {
 	xargs -n 1 <<<"$few" | sort -nu | xargs
 }
 
-# Seconds that they take
+# Their duration in seconds
 lanes_seconds() {
 	local name n=0
 	for name in ${lanes[@]+"${lanes[@]}"}; do n=$((n + $(lane_clients "$name" | wc -w))); done
@@ -137,7 +137,7 @@ lanes_seconds() {
 
 declare -A state
 
-# Sets state to what the server has counted
+# Sets state to the server's counters
 read_state() {
 	local name n
 	state=()
@@ -145,8 +145,7 @@ read_state() {
 	[ ${#state[@]} -gt 4 ] || die 'the server does not answer what was counted'
 }
 
-# check LANE N: the N transactions of the lane have changed what they should,
-# and nothing else
+# check LANE N: N transactions of the lane have made exactly the changes they should
 check() {
 	local lane=$1 n=$2 name change expected got
 	local deadline=$((SECONDS + 10))
@@ -156,7 +155,7 @@ check() {
 		name=${change%=*}
 		want[$name]=$((want[$name] + ${change#*=} * n))
 	done
-	# Backends report statistics when they end, a moment after their clients.
+	# Backends report statistics when they end, slightly after their clients.
 	while :; do
 		read_state
 		expected='' got=''
@@ -175,7 +174,7 @@ check() {
 		"$lane" "$n" "${expected%, }" "${got%, }"
 }
 
-# run_pgbench WHAT OUT COMMAND...: its output goes to OUT; sets n and tps
+# run_pgbench WHAT OUT COMMAND...: writes its output to OUT; sets n and tps
 run_pgbench() {
 	local what=$1 out=$2
 	shift 2
@@ -189,7 +188,7 @@ run_pgbench() {
 	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
 }
 
-# run_program LANE CLIENTS ROUND: the same as run_lane, where it is not pgbench
+# run_program LANE CLIENTS ROUND: like run_lane, for programs other than pgbench
 run_program() {
 	local lane=$1 clients=$2 round=$3 what=${script[$1]#:} line
 	case $what in
@@ -216,7 +215,7 @@ run_lane() {
 		run_program "$@"
 		return
 	fi
-	# What a client's clock says, for those who send it
+	# The time on the client's clock, for peers that send it
 	now=$(date -u +%s)
 	rm -f "$AL_SCRATCH"/t/latency.*
 	run_pgbench "lane $lane" "$out" "$AL_BIN/pgbench" -n -M $protocol -h "$socket" -U "${role[$lane]}" \
@@ -224,7 +223,7 @@ run_lane() {
 		-D before=0 -D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
 		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \
 		-f "$here/${script[$lane]}.sql" bench
-	# Who takes the next key as it gives one back has one in the end.
+	# Workers that release one key and take the next have one left at the end.
 	if [[ $lane == lock_next || $lane == lock_pipeline ]]; then
 		psql -c "SELECT sum(lock_release_all('worker:' || n)) FROM generate_series(0, $clients - 1) n" >/dev/null
 	fi
@@ -232,13 +231,13 @@ run_lane() {
 	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "${group[$lane]}" "$lane" "$clients" "$round" "$n" "$tps" "$(percentiles latency)" >>"$runs"
 }
 
-# percentiles PREFIX: median and 99th percentile in microseconds, of what pgbench
-# has logged there
+# percentiles PREFIX: median and 99th percentile, in microseconds, of pgbench's logs with this
+# prefix
 percentiles() {
 	cat "$AL_SCRATCH/t/$1".* | cut -d ' ' -f 3 | sort -n | awk -v OFS='\t' '
 		{ us[NR] = $1 }
-		# pgbench logs 0 where the answer was there before it looked at the clock
-		# again; where that happens often its percentiles say nothing.
+		# pgbench logs 0 if the answer had arrived before it read the clock again; if that is
+		# frequent, its percentiles mean nothing.
 		$1 == 0 { unseen++ }
 		function percentile(p) { return unseen <= NR / 100 ? us[int((NR - 1) * p) + 1] : "" }
 		END { print percentile(0.5), percentile(0.99) }'
@@ -254,7 +253,7 @@ run_lanes() {
 		for clients in $(xargs -n 1 <<<"${at[*]}" | sort -nu); do
 			printf 'round %d, %d clients:' "$round" "$clients"
 			for ((i = 0; i < ${#lanes[@]}; i++)); do
-				# Back and forth, so that no lane always runs after the same one.
+				# In reverse order every second round, so that a lane does not always follow the same one.
 				name=${lanes[$((round % 2 ? i : ${#lanes[@]} - 1 - i))]}
 				[[ ${at[$name]} == *" $clients "* ]] || continue
 				printf ' %s' "$name"

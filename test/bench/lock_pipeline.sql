@@ -1,4 +1,4 @@
--- The same in a pipeline: two statements, which are sent together and are one transaction.
+-- lock_next in a pipeline: two statements, sent together as one transaction.
 \set n random(0, :keys - 1) / :clients * :clients + :client_id
 \startpipeline
 SELECT lock_try_release('order:' || :before, 'worker:' || :client_id);

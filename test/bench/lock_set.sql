@@ -1,4 +1,4 @@
--- All of a client's 100 keys at once, which it sends as a parameter
+-- All 100 keys of a client at once, sent as a parameter
 \if :first
 SELECT array_agg('set:' || :client_id || ':' || n) AS names FROM generate_series(0, 99) n \gset
 \set first 0

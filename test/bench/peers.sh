@@ -1,17 +1,15 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/peers.sh - the servers that are not PostgreSQL, for test/bench/run,
-# which sources it: Redis twice, as it comes and with every write flushed, on
-# sockets of their own, and etcd on a loopback port; and the clients that speak
-# to them.
+# test/bench/peers.sh - the servers other than PostgreSQL, for test/bench/run, which sources it:
+# Redis twice, with default settings and with every write flushed, on private sockets, and etcd
+# on a loopback port; and their clients.
 #
-# They keep their data beside PostgreSQL's, on the same disk.  Each is stopped in
-# its tracks while others are measured, so that none of its snapshots falls into
-# their time.
+# They keep their data beside PostgreSQL's, on the same disk. Each is stopped (SIGSTOP) while
+# others are measured, so that its snapshots do not disturb them.
 
 declare -A peer_pid=() peer_parent=() peer_address=() peer_version=()
 peer_redis_always=(--appendonly yes --appendfsync always)
 
-# peers_want SERVER...: these, where they can be had; they are installed
+# peers_want SERVER...: installs those that are available
 peers_want() {
 	local server redis=''
 	peers=()
@@ -30,8 +28,7 @@ peers_want() {
 
 peer_is_there() { [[ " ${peers[*]-} " == *" $1 "* ]]; }
 
-# peers_build: compiles clients; that of etcd takes a while, and is waited for
-# by peers_start.
+# peers_build: compiles clients; peers_start waits for that of etcd, which takes a while.
 peers_build() {
 	local include lib redis=()
 	include=$("$PG_CONFIG" --includedir) lib=$("$PG_CONFIG" --libdir)
@@ -40,7 +37,7 @@ peers_build() {
 		"-Wl,-rpath,$lib" -lpq -pthread ${redis[@]+"${redis[@]}"} || die 'test/bench/hotset.c does not compile'
 	peer_go=
 	if peer_is_there etcd; then
-		# Where etcd 3.5 and newer have their client
+		# The place of the client since etcd 3.5
 		if [ -d /usr/share/gocode/src/go.etcd.io/etcd/client/v3 ]; then
 			as_user sed -i 's|go.etcd.io/etcd/clientv3|go.etcd.io/etcd/client/v3|' "$here/peers/etcd.go"
 		fi
@@ -51,7 +48,7 @@ peers_build() {
 	fi
 }
 
-# peer_run SERVER COMMAND...: in the background
+# peer_run SERVER COMMAND...: runs it in the background
 peer_run() {
 	local server=$1 as=()
 	shift
@@ -59,14 +56,14 @@ peer_run() {
 	# shellcheck disable=SC2016 # for that shell to expand
 	HOME=$AL_SCRATCH ${as[@]+"${as[@]}"} sh -c 'echo $$ >"$0.pid"; exec "$@" >"$0.log" 2>&1 </dev/null' \
 		"$data.$server" "$@" &
-	# As root that is runuser, which stops when the server does.
+	# When started by root, this is runuser, which ends with the server.
 	peer_parent[$server]=$!
 	disown
 	while [ ! -s "$data.$server.pid" ]; do sleep 0.02; done
 	peer_pid[$server]=$(cat "$data.$server.pid")
 }
 
-# peer_wait SERVER COMMAND...: until the command says that it answers
+# peer_wait SERVER COMMAND...: waits until the command succeeds
 peer_wait() {
 	local server=$1 i
 	shift
@@ -117,8 +114,7 @@ peers_start() {
 peer_wake() { kill -CONT "${peer_pid[$1]}"; }
 peer_rest() { kill -STOP "${peer_pid[$1]}"; }
 
-# peer_client SERVER KIND CLIENTS [OPTION...]: prints how often, per second,
-# and percentiles, as hotset.c does
+# peer_client SERVER KIND CLIENTS [OPTION...]: prints count, rate and percentiles like hotset.c
 peer_client() {
 	local server=$1 kind=$2 clients=$3 status=0
 	shift 3
@@ -132,7 +128,7 @@ peer_client() {
 	return $status
 }
 
-# Nothing is left in Redis but what was there before.
+# Redis has only the keys that it had before.
 peers_check() {
 	local server n
 	for server in ${peers[@]+"${peers[@]}"}; do
@@ -149,7 +145,7 @@ peers_check() {
 peers_stop() {
 	local server
 	for server in "${!peer_pid[@]}"; do
-		# The parent first, or it would say so
+		# The parent first, or it would report the kill
 		kill -KILL "${peer_parent[$server]}" 2>/dev/null || true
 		kill -KILL "${peer_pid[$server]}" 2>/dev/null || true
 	done

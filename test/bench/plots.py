@@ -1,10 +1,8 @@
-"""The plots of doc/benchmarks.md, as SVG files that come out the same whenever
-they are drawn from the same numbers.
+"""The plots of doc/benchmarks.md, as SVG files that are identical whenever the numbers are.
 
-Text stays text, in whatever sans-serif the reader has; it is laid out for a wide
-one.  The background is white, so that a dark page does not swallow it.  Colours
-are those of Okabe and Ito, which the colour-blind can tell apart; ours is the
-blue, and the thick line.
+Text stays text, in the reader's sans-serif font; the layout allows for a wide one. The background
+is white, so that the plots are readable on a dark page. The colours are those of Okabe and Ito,
+which colour-blind readers can distinguish; ours is blue, with a thick line.
 """
 
 import io
@@ -13,7 +11,7 @@ import re
 import matplotlib
 
 matplotlib.use('svg')
-matplotlib.rcdefaults()  # whatever the user has set
+matplotlib.rcdefaults()  # undo the user's settings
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 
@@ -25,7 +23,7 @@ OTHERS = ('#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#8C6D31')
 # The same colour in all plots
 COLOURS = {'sql': '#D55E00', 'redis': '#009E73', 'etcd': '#CC79A7', 'laravel': '#E69F00', 'poll': '#D55E00',
            'advisory': INK, 'pg_advisory_lock': INK, 'roundtrip': FAINT, 'updates': FAINT}
-# What is meant by atomic_lock, where there are several
+# The lane that stands for atomic_lock, if there are several
 PLAIN = ('lock_pair', 'lock_relaxed', 'lock_pair_relaxed')
 MARKERS = ('s', '^', 'D', 'v', 'P', 'X', '<', '>')
 
@@ -58,7 +56,7 @@ def thousands(axis):
 # ---------------------------------------------------------------------------
 
 def bars(panels, title, below):
-    """Panels are [(heading or None, {lane: Lane}, {lane: title})]; each has a scale of its own"""
+    """Panels are [(heading or None, {lane: Lane}, {lane: title})]; each has its own scale"""
     heights = [len(runs) for _, runs, _ in panels]
     figure, all_axes = plt.subplots(len(panels), 1, squeeze=False, gridspec_kw={'height_ratios': heights},
                                     figsize=(WIDTH, 0.37 * sum(heights) + 0.8 * len(panels)))
@@ -117,7 +115,7 @@ def throughput(results, groups, title):
 
 
 def hotset(results):
-    # With 8 clients, where there are
+    # With 8 clients, if measured
     numbers = sorted({clients for _, clients in results.hotset}, key=lambda c: (c != 8, c))
     panels = []
     for heading, durable in (('Durable', True), ('Not durable', False)):
@@ -165,8 +163,8 @@ def ink(colour):
 
 
 def label_ends(axes, ends):
-    """Names the lines at their right ends; ends are [(y, text, style)].  Names that
-    would overlap are moved apart."""
+    """Names the lines at their right ends; ends are [(y, text, style)]. Names that would overlap
+    are moved apart."""
     axes.figure.canvas.draw()
     gap = 12 / 72 * axes.figure.dpi
     low, high = (axes.transData.transform((0 if axes.get_xscale() == 'linear' else 1, y))[1]
@@ -174,7 +172,7 @@ def label_ends(axes, ends):
     placed = sorted((axes.transData.transform((1, y))[1], y, text, style) for y, text, style in
                     [(y, text, tuple(sorted(style.items(), key=str))) for y, text, style in ends])
     spots = [spot[0] for spot in placed]
-    # Towards the middle of each heap, until nothing moves
+    # Spread each cluster around its middle until nothing moves
     for _ in range(200):
         moved = False
         for i in range(len(spots) - 1):
@@ -197,7 +195,7 @@ def label_ends(axes, ends):
 
 
 def log_ticks(axis, label):
-    """1, 2 and 5 of each decade, as plain numbers; the two of them where there are many"""
+    """1, 2 and 5 of each decade, as plain numbers; 1 only if there are many decades"""
     low, high = axis.get_view_interval()
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 2000 else (1,), numticks=40))
     axis.set_minor_locator(ticker.NullLocator())
@@ -239,7 +237,7 @@ def percentiles(titles, curves, xlabel, title, below):
 
 
 def latency(results, groups, lanes, title):
-    """By clients, of those lanes that there are"""
+    """By clients, for the lanes that were measured"""
     curves = {}
     for lane in lanes:
         at = {c: (run.p50, run.p99) for (name, c), run in results.lanes.items() if name == lane and run.p50}
@@ -261,12 +259,12 @@ def handoff(results):
 
 
 def curves_on(axes, results, curves, scale=1):
-    """Draws {what: [(x, y)]}; returns the ends, to be named.  A line is not named for
-    its durability where all are alike."""
+    """Draws {what: [(x, y)]}; returns the ends, to be named. The names omit the durability if all
+    lines have the same."""
     styled, ends = styles(list(curves)), []
     for name, curve in curves.items():
         points = [(x, y / scale) for x, y in curve if y is not None]
-        # Many markers are a thick line, and a large file.
+        # Many markers make a thick line and a large file.
         style = dict(styled[name], marker='' if len(points) > 12 else styled[name]['marker'])
         axes.plot([x for x, _ in points], [y for _, y in points], **style)
         ends.append((points[-1][1], results.title(name.split()[0]), styled[name]))
@@ -314,9 +312,8 @@ def cycles(results):
 
 
 def held(results):
-    """Speed by the number of locks that others hold meanwhile, a panel for each lane.
-    Each was measured in turns with an empty table, and that ratio is what holds
-    whatever else the machine did."""
+    """Speed by the number of locks that others hold, a panel for each lane. Each was measured in
+    turns with an empty table, and their ratio does not depend on other load."""
     names = results.whats('held', 'times_empty')
     places = sorted({0, *(x for name in names for x, _ in results.curve('held', name, 'times_empty'))})
     lanes = []
@@ -343,7 +340,8 @@ def held(results):
 
 
 def readers(results):
-    """Speed by the number of those who share the key, to that with the fewest; all lines are ours"""
+    """Speed by the number of sharers of the key, relative to the lowest number; all lines are
+    ours"""
     lanes = {lane: [(n, results.shared_times(lane, n)) for n in results.shared(lane)]
              for lane in ('share', 'refused', 'status', 'is_held')}
     curves = {lane: curve for lane, curve in lanes.items() if len(curve) > 1}
@@ -366,7 +364,7 @@ def readers(results):
 
 
 def draw(results):
-    """{name: SVG, or None where there are no numbers}"""
+    """{name: SVG, or None without numbers}"""
     few = ('lock_pair', 'sql_pair', 'spring_pair', 'redis_always', 'etcd')
     fast = ('lock_relaxed', 'lock_pair_relaxed', 'sql_relaxed', 'sql_pair_relaxed', 'redis_default', 'advisory_pair')
     return {

@@ -1,19 +1,18 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/policies.sh - the policies section of test/bench/run, which sources it:
-# what policies cost whoever acquires and releases, and whom they refuse.
+# test/bench/policies.sh - the policies section of test/bench/run, which sources it: the cost of
+# policies for acquires, releases and refusals.
 #
-#   none      acquire and release; there is no policy
+#   none      acquire and release without policies
 #   few       the same, with a hundred policies
 #   many      the same, with ten thousand
-#   history   the same, with one, which asks for history
-#   flushed, flushed_history   none and history, where commits are flushed
-#   refused   lock_acquire of a key that somebody else holds
+#   history   the same, with one policy, which asks for history
+#   flushed, flushed_history   none and history with flushed commits
+#   refused   lock_acquire of a key that another owner holds
 #   read      a session reads all policies
 #
-# Nothing is flushed where the lane does not say so.  Keys and their number are the
-# same in all lanes, and a policy rules each key of "few", "many" and "history".
-# Refusals are beside ROWS leases of others.  Each run has a VACUUM before, and
-# ratios are those of a round.
+# Commits are flushed in the lanes named so only. All lanes use the same keys, and a policy
+# rules each key of "few", "many" and "history". Refusals run beside ROWS leases of others. A
+# VACUUM precedes each run, and ratios are taken within a round.
 
 policy_lanes=(none few many history flushed flushed_history refused)
 policy_clients=2 policy_keys=100000 policy_rows=${ROWS-1000000}
@@ -26,12 +25,12 @@ declare -A policy_title=(
 	[flushed_history]='... a policy with history'
 	[refused]='refused, as it is held'
 )
-# What a lane is compared with
+# The lane that a lane is compared with
 declare -A policy_base=([few]=none [many]=none [history]=none [flushed_history]=flushed)
 
 policies_psql() { psql -d policies "$@"; }
 
-# policies_set LANE: the policies that it is run with
+# policies_set LANE: creates the policies of this lane
 policies_set() {
 	case $1 in
 		few) policies_psql -c "SELECT lock_set_policy('tenant-' || n, '1 min', '1 hour', max_lifetime => '1 day') FROM generate_series(100, 199) n" ;;
@@ -55,7 +54,7 @@ policies_scripts() {
 	END
 }
 
-# What all lanes work on: keys that have been used before, and leases of others
+# Common to all lanes: keys that have been used before, and leases of others
 policies_start() {
 	as_user "$AL_BIN/createdb" -h "$socket" -U postgres policies
 	policies_psql -v keys=$policy_keys -v clients=$policy_clients -f "$here/policies.sql"
@@ -63,7 +62,7 @@ policies_start() {
 	policies_psql -c CHECKPOINT
 }
 
-# Tokens drawn, leases held, and rows of history that have an end
+# Tokens drawn, leases held, and rows of history with an end
 policies_state() {
 	policies_psql -c "SELECT (SELECT last_value FROM app_lock_fence), (SELECT count(*) FROM app_lock WHERE NOT released AND expires_at > now()),
 		(SELECT count(*) FROM lock_history WHERE ended_by = 'released'), (SELECT count(*) FROM lock_history)"
@@ -97,7 +96,7 @@ run_policy() {
 	printf '%s\t%s\t%s\t%s\t%s\t\t\t%s\n' "$lane" "$round" "$n" "$tps" "$(percentiles policies)" "${policy_title[$lane]}" >>"$policy_runs"
 }
 
-# What a session takes that reads ten thousand policies: time and memory
+# Time and memory that a session needs to read ten thousand policies
 policies_read() {
 	local round
 	policies_psql -c 'TRUNCATE app_lock_policy'

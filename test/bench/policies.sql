@@ -1,9 +1,9 @@
--- What the policies section of test/bench/run works on, in a database of its own.
+-- The database of the policies section of test/bench/run.
 
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('app', 'user'), lock_grant_access('app_relaxed', 'user') \g /dev/null
 
--- A run begins with a VACUUM, and none comes into it.
+-- Each run starts with a VACUUM, and none runs during it.
 ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
 ALTER TABLE lock_history SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
 
@@ -14,11 +14,11 @@ SELECT format('SELECT count(lock_release(key, owner)) FROM generate_series(%s, %
 	FROM generate_series(0, :keys - 1, 500) n
 \gexec
 
--- Those that are refused
+-- Keys that are refused
 SELECT count(*) FROM generate_series(0, 7) n, LATERAL lock_acquire('held:' || n, '24 hours', 'holder:' || n);
 \o
 
--- A refusal is an error, with which pgbench would end.
+-- A refusal is an error, which would end pgbench.
 CREATE FUNCTION refused(key text, owner text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_acquire(key, owner => owner);

@@ -1,32 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * queue.c
- *		Measures how a lock goes through a line of people who have no connection.
+ *		Measures how a lock goes through a line of users without a connection.
  *
  * usage: queue MODE NUMBER CONNINFO
  *
- * Modes of hand-overs: NUMBER people want a key that somebody has, over four
- * connections; who gets it gives it back at once.  A hand-over lasts from just before the
- * release is sent until the answer with the next grant is here.
+ * Modes of hand-overs: NUMBER users want a key that is held, over four
+ * connections; a user that gets the key releases it at once. A hand-over lasts
+ * from just before the release is sent until the answer with the next grant
+ * has arrived.
  *
- *		queue		all have places; a fifth connection listens, and who is offered
- *					the key calls lock_enqueue again
- *		calls		as many as connections are free wait in lock_acquire; the others
- *					wait for a connection
- *		poll		lock_try_acquire for one after the other, every 5 ms on each
- *					connection
+ *		queue		all users have tickets; a fifth connection listens, and the user
+ *					with the offer calls lock_enqueue again
+ *		calls		one user on each free connection waits in lock_acquire; the
+ *					others wait for a connection
+ *		poll		lock_try_acquire for one user after the other, every 5 ms on
+ *					each connection
  *
- * Prints one line for it: "handover", hand-overs, p50, p90 and maximum in microseconds,
- * and how many got the key before somebody who came earlier.  For calls that is not looked
- * at, since it is not known here when they arrive; handoff.c does that.
+ * Prints one line: "handover", the number of hand-overs, p50, p90 and maximum
+ * in microseconds, and the number of users that got the key before one who had
+ * come earlier. For calls that number is not measured, since the order of
+ * arrival is unknown here; handoff.c measures it.
  *
- * Mode "line": a line of NUMBER places, which may be 0.  Prints such a line for each
- * statement, with the mean instead of the last number:
+ * Mode "line": a line of NUMBER tickets, which may be 0. Prints such a line
+ * for each statement, with the mean instead of the last number:
  *
  *		release		lock_release, which offers the key if there is a line
- *		enqueue		lock_enqueue of somebody new, at the end of the line
+ *		enqueue		lock_enqueue of a new owner, at the end of the line
  *		renew		the same again
- *		write		UPDATE of a row, to compare with
+ *		write		UPDATE of a row, for comparison
  *
  * IDENTIFICATION
  *		test/bench/queue.c
@@ -64,7 +66,7 @@ connect_to(const char *conninfo)
 	return conn;
 }
 
-/* A parameter: the owner, by which people are told apart */
+/* The owner as a parameter, which identifies the user */
 static const char *
 name_of(int person)
 {
@@ -108,7 +110,7 @@ send_statement(PGconn *conn, const char *name, int person)
 		die("%s", PQerrorMessage(conn));
 }
 
-/* The answer to what was sent: a number, 1 for true, 0 for NULL */
+/* The answer to the last statement: a number, 1 for true, 0 for NULL */
 static int64_t
 receive(PGconn *conn)
 {
@@ -133,7 +135,7 @@ execute(PGconn *conn, const char *name, int person)
 	return receive(conn);
 }
 
-/* The next offer that the listener hears of: its ticket */
+/* The ticket of the next offer that the listener receives */
 static int64_t
 hear_offer(void)
 {
@@ -189,7 +191,7 @@ print(const char *what, int64_t overtaken)
 	num_times = 0;
 }
 
-/* People are numbered in the order of arrival, from 1; person 0 has the key. */
+/* Users are numbered in the order of arrival, from 1; user 0 holds the key. */
 static void
 hand_over_queue(int people)
 {
@@ -233,7 +235,7 @@ hand_over_calls(int people)
 	for (int c = 1; c < CONNECTIONS; c++)
 	{
 		send_statement(conns[c], "acquire", waits[c] = next++);
-		usleep(10000);			/* one after the other */
+		usleep(10000);			/* one by one */
 	}
 	for (; served < people; served++)
 	{
@@ -262,7 +264,7 @@ hand_over_calls(int people)
 		(void) receive(conns[winner]);
 		note(start);
 		(void) receive(conns[holder]);
-		/* The connection of the former holder is free for the next one. */
+		/* The connection of the former holder serves the next user. */
 		send_statement(conns[holder], "acquire", waits[holder] = next++);
 		holder = winner;
 	}
@@ -302,7 +304,7 @@ hand_over_poll(int people)
 				person = person % people + 1;
 			while (served[person]);
 			token = execute(conns[c], "try", person);
-			/* They are not in step with each other. */
+			/* They do not run in step. */
 			tried[c] = now - (int64_t) (drand48() * POLL_NS / 2);
 		}
 		note(start);
@@ -310,7 +312,7 @@ hand_over_poll(int people)
 			first++;
 		overtaken += person != first;
 		served[holder = person] = true;
-		/* Somebody else's turn to be tried first */
+		/* Start with another user */
 		person = (int) (drand48() * people);
 	}
 	if (execute(conns[0], "release", holder) != 1)
@@ -318,7 +320,7 @@ hand_over_poll(int people)
 	print("handover", overtaken);
 }
 
-/* What statements take in a line of so many places */
+/* Durations of statements in a line of that length */
 static void
 measure_line(int places)
 {
@@ -330,7 +332,7 @@ measure_line(int places)
 		all[s] = calloc(TIMES, sizeof(int64_t));
 	for (int i = 0; i < TIMES; i++)
 	{
-		/* Person i has the key, i + 1 to i + places are in line. */
+		/* User i holds the key, users i + 1 to i + places are in line. */
 		int			people[4] = {i, i + places + 1, i + places + 1, i};
 
 		for (int s = places > 0 ? 1 : 3; s < 4; s++)

@@ -1,14 +1,14 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/queue.sh - the queue section of test/bench/run, which sources it: what it
-# takes to wait without a connection, and what events cost.  queue.c says what is measured.
+# test/bench/queue.sh - the queue section of test/bench/run, which sources it: the cost of
+# waiting without a connection, and of events. queue.c describes the measurement.
 #
-#   hand-overs  PEOPLE who want a key, over four connections: with places in line and a
+#   hand-overs  PEOPLE users want a key, over four connections: with tickets and a
 #               listener, waiting in calls, and polling
-#   line        a release, a new place and its renewal, with PLACES in line and with none
-#   events      acquire and release by app_relaxed, where the policy asks for events
+#   line        a release, a new ticket and its renewal, with PLACES tickets and none
+#   events      acquire and release by app_relaxed, with a policy that asks for events
 #
-# Whoever measures the line flushes nothing, so that a release is compared with a write
-# that is not flushed either.
+# The session that measures the line flushes nothing, so that a release is comparable with a
+# write that is not flushed either.
 
 all_people=${PEOPLE-300} all_places=${PLACES-10 10000}
 queue_modes=(queue queue_relaxed calls poll)
@@ -82,7 +82,7 @@ run_queues() {
 		psql -c "SELECT lock_set_policy('notify:', notify => true)" >/dev/null
 		for lane in plain notify; do
 			printf ' %s' "$lane"
-			# The policy is there for both.
+			# The policy exists in both cases.
 			run_queue_events "$lane" "$round"
 		done
 		psql -c "SELECT lock_drop_policy('notify:')" >/dev/null

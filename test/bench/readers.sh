@@ -1,20 +1,19 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/readers.sh - the readers section of test/bench/run, which sources it:
-# what it costs that many others share the key, and what a limit costs.
+# test/bench/readers.sh - the readers section of test/bench/run, which sources it: the cost of
+# many other sharers of a key, and of a limit.
 #
 #   share     one more owner shares the key, and releases it
-#   refused   somebody wants it exclusively
+#   refused   an exclusive request is refused
 #   status    lock_status(key)
-#   is_held   lock_is_held(key, owner) of one of the readers
-#   limited   share, with max_holders.  As many places are left as there are
-#             clients, so each always finds one.
+#   is_held   lock_is_held(key, owner) of one of the sharers
+#   limited   share, with max_holders.  A seat is free for each client, so each finds
+#             one.
 #   unlimited the same key without max_holders
-#   full      share, with max_holders, where all places are taken
+#   full      share, with max_holders, while all seats are taken
 #
-# The first four are run with each number of READERS, and ratios are to the least
-# of them; the others with each of LIMITS, and the ratio is that of "limited" to
-# "unlimited".  Each run has a VACUUM before, and ratios are those of a round.
-# Nothing is flushed.
+# The first four lanes run with each number of READERS, and ratios are to the lowest number; the
+# others run with each of LIMITS, and the ratio is that of "limited" to "unlimited". A VACUUM
+# precedes each run, ratios are taken within a round, and nothing is flushed.
 
 all_readers=${READERS-1 1000 10000} all_limits=${LIMITS-10 100} reader_clients=2
 for number in $all_limits; do
@@ -32,7 +31,7 @@ declare -A reader_title=(
 
 readers_script() { as_user tee "$AL_SCRATCH/src/test/bench/readers_$1.sql" >/dev/null; }
 
-# The key of a lane is named by the number of those who have it.
+# The key of a lane is named after its number of sharers.
 readers_scripts() {
 	local lane key="'readers:' || :readers"
 	for lane in share unlimited; do
@@ -60,8 +59,7 @@ readers_scripts() {
 	END
 }
 
-# The runs of a round, as LANE:READERS:LIMIT.  What is compared runs one after the
-# other.
+# The runs of a round, as LANE:READERS:LIMIT. Runs to be compared follow each other.
 readers_runs() {
 	local lane number
 	for lane in share refused status is_held; do
@@ -120,7 +118,7 @@ run_readers() {
 	as_user "$AL_BIN/dropdb" -h "$socket" -U postgres readers
 }
 
-# times(lane, readers): to what it is compared with, "" where there is nothing
+# times(lane, readers): the ratio to the run it is compared with, or "" if there is none
 # shellcheck disable=SC2016 # they are those of awk
 awk_readers='
 	function times(lane, readers,    other, r, list) {

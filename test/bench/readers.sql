@@ -1,10 +1,10 @@
--- What the readers section of test/bench/run works on, in a database of its own:
--- for each of the numbers in :readers a key that so many owners share.
+-- The database of the readers section of test/bench/run: for each number in :readers, a key
+-- with that number of sharers.
 
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('app_relaxed', 'user') \g /dev/null
 
--- A run begins with a VACUUM, and none comes into it.
+-- Each run starts with a VACUUM, and none runs during it.
 ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
 
 \o /dev/null

@@ -1,10 +1,10 @@
-"""Reads what a benchmark left: bench_results/*.tsv, for report and plots.py.
+"""Reads the results of a benchmark, bench_results/*.tsv, for report and plots.py.
 
-Every file may be missing, and every lane in it: a peer that could not be had, a
-run of some sections only.  Whoever asks gets None then, or nothing to go through.
+Any file, and any lane in it, may be missing: a peer was not available, or only some sections ran.
+The functions then return None, or an empty list.
 
-Ratios are medians of those within each round, as in test/bench/run: what else
-the machine did then hit both of them.
+Ratios are medians of those within each round, as in test/bench/run, so that other load affects
+both sides.
 """
 
 import csv
@@ -13,7 +13,7 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-# What a lane is called where its file does not say
+# Names of lanes that their file does not name
 TITLES = {
     'lock_pair': 'atomic_lock',
     'lock_pair_one': 'atomic_lock, one column',
@@ -61,10 +61,10 @@ TITLES = {
     'status': 'lock_status(key)',
     'is_held': 'lock_is_held(key, owner)',
 }
-# What policies cost: to what each lane is compared
+# The lane that each lane with policies is compared with
 POLICIES = {'none': None, 'few': 'none', 'many': 'none', 'history': 'none',
             'flushed': None, 'flushed_history': 'flushed', 'refused': None}
-# No locks, or none with a lease: what there is to compare with
+# Without locks, or without leases: for comparison
 YARDSTICKS = ('roundtrip', 'from_row', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
 FLOOR = ('updates', 'one_flush', 'one_write')
 NOT_TABLES = ('redis', 'etcd')
@@ -72,13 +72,13 @@ DURABLE, WAYS, RELAXED = ('durable',), ('ways',), ('relaxed', 'memory')
 
 
 def base(lane):
-    """The lane without its durability: what it sends"""
+    """The lane without its durability: the statements it sends"""
     name = re.sub(r'_relaxed$', '', lane)
     return name + '_pair' if name != lane and name + '_pair' in TITLES else name
 
 
 def kind(lane):
-    """ours, yardstick, table or other: what sort of peer it is"""
+    """ours, yardstick, table or other: the kind of peer"""
     if lane.startswith(('lock_', 'atomic_lock')):
         return 'ours'
     if lane.startswith(YARDSTICKS):
@@ -87,7 +87,7 @@ def kind(lane):
 
 
 def durable(lane):
-    """By its name; where there are groups, they say"""
+    """Judged by the lane's name; groups, if any, tell it more exactly"""
     return not lane.endswith('_relaxed') and not lane.startswith(('redis_default', 'advisory', 'pg_advisory'))
 
 
@@ -104,7 +104,7 @@ def median(values):
 
 
 def ratio(mine, theirs):
-    """Of two {round: value}"""
+    """The ratio of two {round: value}"""
     both = [mine[r] / theirs[r] for r in mine if mine[r] is not None and theirs.get(r)]
     if both:
         return statistics.median(both)
@@ -113,7 +113,7 @@ def ratio(mine, theirs):
 
 
 class Lane:
-    """What a lane did with one number of clients (or of those who wait)"""
+    """The results of a lane with one number of clients (or waiters)"""
 
     def __init__(self):
         self.rates, self.p50s, self.p99s, self.rest = {}, {}, {}, defaultdict(list)
@@ -126,7 +126,7 @@ class Lane:
 class Results:
     def __init__(self, directory):
         self.directory, self.used = Path(directory), []
-        # By what measured them: the same lane may be called otherwise there
+        # By file: a lane may have different titles
         self.titles, self.groups = defaultdict(dict), {}
         self.setting = {row['name']: row['value'] for row in self.read('setting.tsv')}
         self.lanes = self.read_lanes()
@@ -154,7 +154,7 @@ class Results:
         lanes, last = defaultdict(Lane), ''
         for row in self.read('summary.tsv'):
             lane, clients = row['lane'], int(row['clients'])
-            # What any durable lock has to pay belongs to those
+            # The least that any durable lock costs belongs to the durable group
             self.groups[lane] = 'durable' if lane in FLOOR else row['group']
             last = self.call('summary.tsv', lane, row.get('title'), last)
             lanes[lane, clients].rates = {0: number(row['tps'])}
@@ -169,8 +169,8 @@ class Results:
         return dict(lanes)
 
     def call(self, file, lane, title, last):
-        """What a file calls a lane; "... every ms" is the one before but for its end,
-        and "the same" says nothing where they are sorted"""
+        """The title of a lane in a file; "... every ms" is the previous one with another end, and
+        "the same" is replaced, since tables are sorted"""
         titles = self.titles[file.partition('.')[0]]
         if title and title.startswith(('the same', '...')):
             title = TITLES.get(lane) or TITLES.get(base(lane)) or title
@@ -203,8 +203,8 @@ class Results:
         return dict(lanes)
 
     def read_queue(self):
-        """{(mode, number): Lane}, whose "p99s" are p90s, and whose rates are how many were
-        overtaken, the mean of "line_..." in us, or pairs a second of "plain" and "notify" """
+        """{(mode, number): Lane}; "p99s" are p90s, and rates are the number of overtaken users,
+        the mean of "line_..." in us, or pairs of "plain" and "notify" a second"""
         lanes = defaultdict(Lane)
         for row in self.read('queue.tsv'):
             lane, r = lanes[row['mode'], int(row['number'])], int(row['round'])
@@ -237,12 +237,12 @@ class Results:
         return sorted({c for lane, c in self.lanes if groups is None or self.groups[lane] in groups})
 
     def usual_clients(self, groups=None):
-        """8, where that was measured"""
+        """8, if it was measured"""
         numbers = self.clients(groups)
         return 8 if 8 in numbers or not numbers else numbers[-1]
 
     def of(self, groups, clients=None):
-        """The lanes of some groups, the fastest first where clients are given"""
+        """The lanes of some groups, sorted by speed if clients are given"""
         names = [lane for lane in self.groups if self.groups[lane] in groups]
         if clients is not None:
             names.sort(key=lambda lane: -(self.rate(lane, clients) or 0))
@@ -252,13 +252,13 @@ class Results:
         return self.lanes[lane, clients].rate if (lane, clients) in self.lanes else None
 
     def times(self, mine, theirs, clients):
-        """How many times the rate of another lane"""
+        """The rate of one lane divided by that of another"""
         if (mine, clients) not in self.lanes or (theirs, clients) not in self.lanes:
             return None
         return ratio(self.lanes[mine, clients].rates, self.lanes[theirs, clients].rates)
 
     def hardest(self, runs, ours, clients, peers):
-        """(how many times its rate ours is, peer), of the one for which that is least"""
+        """(our rate divided by the peer's, peer), for the peer with the lowest ratio"""
         found = []
         for peer in peers:
             if (ours, clients) in runs and (peer, clients) in runs:
@@ -268,16 +268,16 @@ class Results:
         return min(found, default=(None, None))
 
     def shared(self, lane):
-        """The numbers of readers that a lane was run with, the least first"""
+        """The numbers of sharers that a lane was run with, in ascending order"""
         return sorted(readers for name, readers in self.readers if name == lane)
 
     def shared_times(self, lane, readers):
-        """How many times its rate with the fewest readers, or without a limit"""
+        """Its rate divided by that with the fewest sharers, or without a limit"""
         base = ('unlimited', readers) if lane == 'limited' else (lane, min(self.shared(lane)))
         return ratio(self.readers[lane, readers].rates, self.readers[base].rates) if base in self.readers else None
 
     def policy_times(self, lane):
-        """How many times the rate of what it is compared with"""
+        """Its rate divided by that of the lane it is compared with"""
         other = POLICIES[lane]
         return ratio(self.policies[lane].rates, self.policies[other].rates) if {lane, other} <= set(self.policies) else None
 
@@ -287,12 +287,12 @@ class Results:
         return [(x, median(v for values in rounds.values() for v in values)) for x, rounds in points.items()]
 
     def grown(self, section, what, unit):
-        """The value at the greatest x; None where there is none"""
+        """The value at the greatest x, or None"""
         points = self.curve(section, what, unit)
         return points[-1][1] if points else None
 
     def grown_times(self, section, mine, theirs, unit):
-        """How many times theirs, at the greatest x of ours"""
+        """The ratio to theirs, at the greatest x of ours"""
         points = [self.growth.get((section, what, unit)) for what in (mine, theirs)]
         if None in points or max(points[0]) not in points[1]:
             return None
@@ -300,7 +300,7 @@ class Results:
         return ratio(*({r: median(values) for r, values in p[at].items()} for p in points))
 
     def whats(self, section, unit):
-        """The whats of a section, ours first"""
+        """The lanes of a section, ours first"""
         names = [what for s, what, u in self.growth if (s, u) == (section, unit)]
         return sorted(names, key=lambda what: (kind(what) != 'ours', names.index(what)))
 

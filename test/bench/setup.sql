@@ -1,25 +1,24 @@
--- What the lanes of test/bench/run work on.
+-- Tables and roles for the lanes of test/bench/run.
 
 CREATE EXTENSION atomic_lock;
 
--- "app" is an application as it should be; "app_relaxed" accepts that a crash
--- loses the leases of the last moments.
+-- "app" has the recommended settings; "app_relaxed" accepts that a crash loses the latest
+-- leases.
 CREATE ROLE app LOGIN;
 CREATE ROLE app_relaxed LOGIN;
 ALTER ROLE app_relaxed SET synchronous_commit = off;
 ALTER ROLE app_relaxed SET atomic_lock.acquire_durability = 'session';
 SELECT lock_grant_access('app', 'user'), lock_grant_access('app_relaxed', 'user') \g /dev/null
 
--- The best hand-written SQL: one statement to acquire, one to release, and no
--- index but the primary key.
+-- The best hand-written SQL: one statement to acquire, one to release, and only the primary key
+-- as index.
 CREATE TABLE sql_lock (
 	key text PRIMARY KEY,
 	owner uuid NOT NULL,
 	expires_at timestamptz NOT NULL
 );
 
--- Two commits of one row each: what any lock kept in a table pays at least,
--- if it flushes both.
+-- For two commits of one row each: the least that a lock in a table costs if it flushes both.
 CREATE TABLE bench_row (
 	id integer PRIMARY KEY,
 	n bigint NOT NULL
@@ -31,8 +30,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sql_lock, bench_row TO app, app_relaxed;
 CREATE SEQUENCE bench_sequence;
 GRANT SELECT ON bench_sequence TO app;
 
--- Ten thousand keys are held all the time, as in a system at work.  The lanes
--- that are refused ask for a few of them.
+-- Ten thousand keys are held all the time, as in a working system. The refused lanes ask for a
+-- few of them.
 INSERT INTO sql_lock
 	SELECT 'held:' || n, gen_random_uuid(), clock_timestamp() + interval '1 day'
 	FROM generate_series(0, 9999) n;
@@ -52,7 +51,7 @@ SELECT format('SELECT count(*) FROM generate_series(%s, %s) n, LATERAL lock_acqu
 \gexec
 \o
 
--- Laravel's locks on this extension.  What is held was taken by the view.
+-- Laravel's locks on this extension. The held ones were acquired through the view.
 CREATE ROLE laravel_locks;
 SELECT lock_grant_access('laravel_locks', 'user') \g /dev/null
 GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO laravel_locks;

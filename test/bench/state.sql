@@ -1,5 +1,5 @@
--- What the server says happened so far, a line for each: fencing tokens drawn,
--- leases held, changes to the tables of the other lanes.
+-- The server's counters, one per line: fencing tokens drawn, leases held, changes to the tables
+-- of the other lanes.
 SELECT 'tokens', last_value FROM app_lock_fence
 UNION ALL
 SELECT 'held', count(*) FROM lock_status()

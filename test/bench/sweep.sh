@@ -1,13 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# test/bench/sweep.sh - the sweep section of test/bench/run, which sources it:
-# how long the background worker takes to remove expired leases, what those who
-# acquire and release other keys feel of it, and what a sweep costs that finds
-# nothing to do.
+# test/bench/sweep.sh - the sweep section of test/bench/run, which sources it: how long the
+# background worker takes to delete expired leases, the effect on acquires and releases of other
+# keys, and the cost of a sweep that finds nothing.
 #
-# Before and during are with the same rows in the table: first nobody sweeps,
-# then the worker does.  Durations of pairs are those of pairs that ended within
-# the sweep.  Where a visit of the worker is over before everything is removed,
-# the time to the next one counts, too.
+# "Before" and "during" use the same rows in the table, first without a sweep, then with the
+# worker. "During" counts the pairs that ended within the sweep. If the worker needs several
+# visits, the time between them counts, too.
 
 sweep_clients=4
 declare -A sweep_title=(
@@ -22,13 +20,13 @@ sweep_psql() {
 	psql "$@" -d "$database"
 }
 
-# sweep_interval VALUE: of the worker, which begins at once
+# sweep_interval VALUE: sets the worker's interval; it starts at once
 sweep_interval() {
 	psql -c "ALTER SYSTEM SET atomic_lock.sweep_databases = 'sweep_expired'" \
 		-c "ALTER SYSTEM SET atomic_lock.sweep_interval = '$1'" -c 'SELECT pg_reload_conf()' >/dev/null
 }
 
-# sweep_database NAME: a new one, with 10000 keys that have been used before
+# sweep_database NAME: creates one with 10000 keys that have been used before
 sweep_database() {
 	as_user "$AL_BIN/createdb" -h "$socket" -U postgres "$1"
 	sweep_psql "$1" -c 'CREATE EXTENSION atomic_lock' -c "SELECT lock_grant_access('app', 'user')" >/dev/null
@@ -40,7 +38,7 @@ sweep_database() {
 	END
 }
 
-# sweep_fill DATABASE PREFIX ROWS TTL: locks so many keys
+# sweep_fill DATABASE PREFIX ROWS TTL: locks ROWS keys
 sweep_fill() {
 	local script=$AL_SCRATCH/fill.sql
 	as_user tee "$script" >/dev/null <<-END
@@ -57,7 +55,7 @@ sweep_fill() {
 
 sweep_clock() { psql -c 'SELECT extract(epoch FROM clock_timestamp())'; }
 
-# sweep_pairs DATABASE SECONDS: runs pairs, and keeps how long they took
+# sweep_pairs DATABASE SECONDS: runs pairs, and records their durations
 sweep_pairs() {
 	if ! as_user "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U app \
 		-c $sweep_clients -j $((sweep_clients < cpus ? sweep_clients : cpus)) -T "$2" -D keys=10000 -D clients=$sweep_clients \
@@ -70,8 +68,8 @@ sweep_pairs() {
 	rm -f "$AL_SCRATCH"/t/sweep.*
 }
 
-# sweep_percentiles FROM TO: pairs per second, median and 99th percentile in
-# microseconds, of the pairs that ended between these moments
+# sweep_percentiles FROM TO: pairs per second, median and 99th percentile in microseconds, of
+# the pairs that ended in this time
 sweep_percentiles() {
 	awk -v from="$1" -v to="$2" '{ at = $5 + $6 / 1000000; if (at >= from && at <= to) print $3 }' "$AL_SCRATCH/sweep.log" |
 		sort -n | awk -v OFS='\t' -v seconds="$(awk -v a="$1" -v b="$2" 'BEGIN { print b - a }')" '
@@ -88,7 +86,7 @@ sweep_check() {
 	printf '\nWRONG COUNTS in the sweep: %s should be %s, and are %s\n' "$1" "$3" "$got"
 }
 
-# How far the worker is
+# The worker's progress
 sweep_swept() {
 	psql -c "SELECT coalesce(max(swept), 0) FROM lock_stats WHERE database = 'sweep_expired'"
 }
@@ -99,14 +97,14 @@ run_sweep_expired() {
 	sweep_database sweep_expired
 	swept=$(sweep_swept)
 	sweep_fill sweep_expired expired "$sweep_rows" '1 ms'
-	# What filling it has written is not to be paid for by what follows.
+	# Flush the writes of the filling, so that later measurements do not pay for them.
 	psql -c CHECKPOINT
 	: >"$AL_SCRATCH/sweep.log"
 
 	printf ', pairs beside them'
 	: >"$AL_SCRATCH/sweep_pairs_go"
-	# In turns, since nobody knows how long the sweep will take.  The first has
-	# all of a quick one in it.
+	# In slices, since the length of the sweep is unknown. The first slice contains all of a quick
+	# one.
 	while [ -e "$AL_SCRATCH/sweep_pairs_go" ]; do sweep_pairs sweep_expired 15; done &
 	pairs=$!
 	sleep 1
@@ -135,7 +133,7 @@ run_sweep_expired() {
 	printf '\n'
 }
 
-# The first time is with a table that nobody has read since it was filled.
+# The first sweep is of a table that has not been read since it was filled.
 run_sweep_live() {
 	local round out=$AL_SCRATCH/sweep.out
 	printf '%d leases that are live' "$sweep_rows"

@@ -1,17 +1,17 @@
-# The facade for PL/Proxy: what one server answers, two behind a proxy answer, too.
+# The facade for PL/Proxy: two servers behind a proxy give the answers of one server.
 #
 # Properties: the same calls, with each function of the extension among them, get the same
 # answers, SQLSTATEs, messages, details and hints from one server and through the proxy;
-# what cannot mean the same is refused; the generator fails if it has no rule for a function;
+# calls that cannot mean the same are refused; the generator fails if it has no rule for a function;
 # a proxy whose map is wrong is refused with LK010, and grants nothing; the braces of a key
-# decide, as for lock_partition(); a set over both shards is taken by one of several clients
-# at a time, and given back if it is refused; a shard that is down is 08006, and the other
-# one is released and extended all the same; no log has an owner; a caller needs the access
+# select the shard, as for lock_partition(); a set over both shards is taken by one of several clients
+# at a time, and released if it is refused; a shard that is down gives 08006, and the locks on the other
+# one are still released and extended; no log has an owner; a caller needs the access
 # level on the shards.
 #
 # Turns red when: a new function of the extension is forgotten; an error of a shard comes
-# through PL/Proxy, which changes its text and closes the connection; a set of one shard is
-# kept when the other refuses; a shard grants a key of another one.
+# through PL/Proxy, which changes its text and closes the connection; the part of a set on one
+# shard is kept when the other refuses; a shard grants a key of another one.
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,15 +35,15 @@ $one->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\n
 $one->start;
 $one->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 facade($shards[0], @shards, $proxy, $wrong);
-is(slurp_file($proxy->logfile) =~ /ERROR/, '', 'the facade can be made');
+is(slurp_file($proxy->logfile) =~ /ERROR/, '', 'the facade can be created');
 $_->safe_psql('postgres', 'ALTER DATABASE postgres SET search_path = locks, public') for $proxy, $wrong;
 for my $node ($one, @shards)
 {
 	$node->safe_psql('postgres', q{SELECT lock_set_policy('quota:', max_keys_per_role => 1, history => true)});
 }
 
-# What differs between two runs of the same: moments, tokens, process ids and owners that
-# were made, and times to the hour.
+# Hides the differences between two runs of the same calls: moments, tokens, process ids and owners
+# that were generated; times are rounded to the hour.
 sub comparable
 {
 	my ($text) = @_;
@@ -58,7 +58,7 @@ sub comparable
 	return $text;
 }
 
-# Answers and errors, in the order in which they come
+# Answers and errors, in the order of the calls
 sub output
 {
 	my ($node, $sql, $role) = @_;
@@ -66,7 +66,7 @@ sub output
 	my $name = $role // $node->safe_psql('postgres', 'SELECT current_user');
 
 	append_to_file("$file.sql", $sql);
-	# A call that hangs says nothing.
+	# A call that hangs gives no output.
 	run_log([
 		'timeout', $PostgreSQL::Test::Utils::timeout_default, 'psql', '-X', '-A', '-t', '-q', '-v', 'VERBOSITY=verbose', '-h', $node->host, '-p', $node->port, '-U', $name,
 		'-d', 'postgres'], '<', "$file.sql", '&>', $file);
@@ -240,19 +240,19 @@ SELECT lock_key('a', NULL);
 SELECT lock_partition('a', 0);
 END
 
-# Each call by itself, so that a difference has a name
+# Each call has a marker, so that a difference shows the call.
 my (@sql) = split /\n/, $calls;
 my $marked = join "\n", map { my $echo = s/'/''/gr; ("\\echo '== $echo'", $_) } @sql;
 my ($expected, $got) = map { [ split /^== /m, $_ ] } output($one, $marked), output($proxy, $marked);
 my $differ = 0;
 
-is(scalar @$got, scalar @$expected, 'as many answers');
+is(scalar @$got, scalar @$expected, 'the proxy gives as many answers');
 for my $i (0 .. $#$expected)
 {
 	$differ += !is($got->[$i], $expected->[$i], 'the same through the proxy') if $got->[$i] ne $expected->[$i];
 }
 is($differ, 0, scalar(@$expected) . ' calls are answered alike');
-cmp_ok(scalar(grep { /ERROR/ } @$expected), '>', 45, 'many of them by an error');
+cmp_ok(scalar(grep { /ERROR/ } @$expected), '>', 45, '... many of them by an error');
 
 # Each function is called above, or refused.
 my %refused = (
@@ -282,14 +282,14 @@ $proxy->safe_psql('postgres', 'CREATE TABLE guarded (id integer); CREATE TRIGGER
 is(sqlstate($proxy, 'INSERT INTO guarded VALUES (1)'), '0A000', 'a guard refuses');
 $proxy->safe_psql('postgres', 'DROP TABLE guarded');
 
-# Nobody forgets a new one.
+# The generator must have a rule for each new function and view.
 $one->safe_psql('postgres', q{CREATE FUNCTION lock_new() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER EXTENSION atomic_lock ADD FUNCTION lock_new()});
 like(printed($one), qr/plproxy\.sql does not say what a proxy does with lock_new\(\)/, 'the generator wants a rule for a new function');
 $one->safe_psql('postgres', 'ALTER EXTENSION atomic_lock DROP FUNCTION lock_new()');
 $one->safe_psql('postgres', 'CREATE VIEW lock_news AS SELECT 1 AS n; ALTER EXTENSION atomic_lock ADD VIEW lock_news');
-like(printed($one), qr/does with view lock_news/, 'and for a new view');
+like(printed($one), qr/does with view lock_news/, '... and for a new view');
 
-# What a transaction may not do
+# Calls that a transaction that has written may not make
 my $locked = q{SELECT status FROM lock_acquire('a', owner => 'secret-t', ttl => '1 h')};
 $proxy->safe_psql('postgres', $locked);
 my $wrote = 'BEGIN; INSERT INTO written VALUES (1); SELECT';
@@ -300,26 +300,26 @@ is(sqlstate($proxy, "$wrote $_"), '25001', "not after a write: $_")
 is(sqlstate($proxy, "$wrote $_"), 'no error: ', "after a write: $_")
   for q{lock_extend('a', 'secret-t')}, q{lock_convert('a', 'secret-t')}, q{lock_holder('a')};
 is(sqlstate($proxy, qq{SELECT lock_acquire('a', lifetime => '$_')}), '0A000', "no lifetime $_") for 'session', 'transaction';
-is(sqlstate($proxy, q{SET client_connection_check_interval = 0; SELECT lock_acquire('a', wait => '1 s')}), '55000', 'no wait for who is gone');
+is(sqlstate($proxy, q{SET client_connection_check_interval = 0; SELECT lock_acquire('a', wait => '1 s')}), '55000', 'without connection checks, no call may wait');
 is(sqlstate($proxy, qq{SET client_connection_check_interval = 0; SELECT * FROM $_}), '55000', "... $_") for q{lock_acquire('a', wait => NULL)}, q{lock_acquire_all('{a,b}', wait => NULL)};
 
-# A client that is killed waits no more, and is granted nothing.  (Its end is in the log with the
-# statement, as on one server.)
+# A client that is killed waits no longer, and is granted nothing.  (The log has the end of the client with
+# its statement, as on one server.)
 my ($in, $out) = ('', '');
 my $waits = IPC::Run::start([ 'psql', '-X', '-d', connect_string($proxy), '-c', q{SELECT lock_acquire('a', owner => 'k', wait => '20 min')} ], '<', \$in, '>&', \$out);
 ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters'), 'a client waits');
 $waits->signal('KILL');
 $waits->finish;
-ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 0 FROM lock_waiters'), 'and is gone when it was killed');
+ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 0 FROM lock_waiters'), '... and its wait ends when it is killed');
 
 # Maps
 is(sqlstate($wrong, q{SELECT lock_acquire('a')}), 'LK010', 'a proxy with another map is refused');
-is(sqlstate($wrong, q{SELECT lock_holder('a')}), 'LK010', 'looking, too');
-is(sqlstate($wrong, "SELECT $_"), 'LK010', "$_, too")
+is(sqlstate($wrong, q{SELECT lock_holder('a')}), 'LK010', '... for queries, too');
+is(sqlstate($wrong, "SELECT $_"), 'LK010', "... for $_, too")
   for q{lock_held('x')}, 'lock_status()', '* FROM lock_activity', q{lock_release_all('x')}, q{lock_heartbeat(owner => 'x')};
 my $half = proxy('half', $shards[0]);
 facade($shards[0], $half);
-is(sqlstate($half, q{SELECT locks.lock_release_all('x')}), 'LK010', 'a proxy that knows half of the shards does not answer for all');
+is(sqlstate($half, q{SELECT locks.lock_release_all('x')}), 'LK010', 'a proxy that knows half of the shards is refused');
 $half->stop;
 my $braces = <<'END';
 SELECT count(*) FILTER (WHERE app_lock_hash(k) & 1 = lock_partition(k, 2)) = count(*), count(DISTINCT lock_partition(k, 2))
@@ -329,7 +329,7 @@ END
 is($proxy->safe_psql('postgres', $braces), 't|2', 'the proxy finds the partition that the shards find');
 $proxy->safe_psql('postgres', q{CREATE SERVER three FOREIGN DATA WRAPPER plproxy OPTIONS (modular_mapping '1', p0 '', p1 '', p2 '')});
 
-# facade.sql once more, and where it may not be
+# facade.sql is run again, and where it must be refused.
 $proxy->safe_psql('postgres', q{
 	CREATE ROLE clerk; CREATE ROLE watcher;
 	GRANT EXECUTE ON FUNCTION locks.lock_acquire, locks.lock_status(text) TO clerk WITH GRANT OPTION;
@@ -342,34 +342,34 @@ my $rights = q{SELECT string_agg(concat_ws(' ', o, a.grantee::regrole, a.privile
 my $before = $proxy->safe_psql('postgres', $rights);
 like($before, qr/lock_acquire.* clerk EXECUTE t\n(?:.*\n)*.*lock_activity watcher SELECT f/, 'roles have rights');
 unlike(output($proxy, "\\i @{[printed_file()]}"), qr/ERROR/, 'facade.sql can be run again');
-is($proxy->safe_psql('postgres', $rights), $before, '... which keeps rights');
-is($proxy->safe_psql('postgres', 'SELECT count(*), locks.my_own() FROM locks.ours'), '0|1', '... and what is not of the facade');
+is($proxy->safe_psql('postgres', $rights), $before, '... and keeps the rights of roles');
+is($proxy->safe_psql('postgres', 'SELECT count(*), locks.my_own() FROM locks.ours'), '0|1', '... and objects that are not of the facade');
 $proxy->safe_psql('postgres', 'CREATE VIEW public.dependent AS SELECT key FROM locks.lock_activity');
-like(output($proxy, "\\i @{[printed_file()]}"), qr/2BP01: .*\n.*view public.dependent/, '... and is refused where something else depends on it');
-is($proxy->safe_psql('postgres', 'DROP VIEW public.dependent; SELECT count(*) >= 0 FROM locks.lock_activity'), 't', '... which changes nothing');
+like(output($proxy, "\\i @{[printed_file()]}"), qr/2BP01: .*\n.*view public.dependent/, '... and is refused if another object depends on the facade');
+is($proxy->safe_psql('postgres', 'DROP VIEW public.dependent; SELECT count(*) >= 0 FROM locks.lock_activity'), 't', '... and then changes nothing');
 my $elsewhere = PostgreSQL::Test::Utils::tempdir() . '/elsewhere.sql';
 append_to_file($elsewhere, printed($shards[0], '-v', 'schema=public'));
-like(output($proxy, "\\i $elsewhere"), qr/42P06: .*schema public has something else in it/, 'the facade takes a schema of its own');
-is($proxy->safe_psql('postgres', 'SELECT count(*) FROM public.others'), '0', '... and leaves others alone');
+like(output($proxy, "\\i $elsewhere"), qr/42P06: .*schema public has something else in it/, 'the facade needs a schema of its own');
+is($proxy->safe_psql('postgres', 'SELECT count(*) FROM public.others'), '0', '... and keeps other objects');
 my $named = PostgreSQL::Test::Utils::tempdir() . '/named.sql';
 append_to_file($named, printed($shards[0], '-v', q{schema=Bob's "own"}));
 unlike(output($proxy, "\\i $named"), qr/ERROR/, 'its schema may have any name');
 is($proxy->safe_psql('postgres', q{SET client_min_messages = warning; SET search_path = "Bob's ""own"""; SELECT count(*) FROM lock_acquire_all('{n1,n2,n3,n4}', owner => 'n'); SELECT lock_release_all('n');
-	DROP SCHEMA "Bob's ""own""" CASCADE}), "4\n4", '... and works');
+	DROP SCHEMA "Bob's ""own""" CASCADE}), "4\n4", '... and the facade works there');
 like(output($one, "\\i @{[printed_file()]}"), qr/55000: .*this shard does not know which partition it has/, 'a server without a partition is no shard');
 $shards[1]->safe_psql('postgres', q{UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'atomic_lock'});
-like(output($shards[1], "\\i @{[printed_file()]}"), qr/55000: .*this shard has another version of atomic_lock than 1\.0/, '... nor one of another version');
+like(output($shards[1], "\\i @{[printed_file()]}"), qr/55000: .*this shard has another version of atomic_lock than 1\.0/, '... nor is a server with another version');
 $shards[1]->safe_psql('postgres', q{UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'atomic_lock'});
 my $three = PostgreSQL::Test::Utils::tempdir() . '/three.sql';
 append_to_file($three, printed($shards[0], '-v', 'schema=three', '-v', 'server=three'));
-like(output($proxy, "\\i $three"), qr/55000: server "three" must have a power of two of partitions, not 3/, 'no three shards');
+like(output($proxy, "\\i $three"), qr/55000: server "three" must have a power of two of partitions, not 3/, 'three shards are refused');
 
 $proxy->safe_psql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C'});
 $proxy->safe_psql('latin', q{CREATE EXTENSION plproxy; CREATE SERVER locks FOREIGN DATA WRAPPER plproxy OPTIONS (p0 '')});
-like(output($proxy, "\\c latin\n\\i @{[printed_file()]}"), qr/55000: the databases of proxy and shard must have the same encoding/, 'no other encoding');
-is(sqlstate($proxy, q{SELECT lock_key('a', 1)}), '42883', 'no keys of numbers');
+like(output($proxy, "\\c latin\n\\i @{[printed_file()]}"), qr/55000: the databases of proxy and shard must have the same encoding/, 'another encoding is refused');
+is(sqlstate($proxy, q{SELECT lock_key('a', 1)}), '42883', 'lock_key takes no numbers');
 
-# Lets a set in that waits
+# Waits for a waiter, then runs SQL that lets its set proceed
 sub let_in
 {
 	my ($node, $sql) = @_;
@@ -379,7 +379,7 @@ sub let_in
 	return;
 }
 
-# Sets of several clients: nobody else is inside.
+# Sets of several clients: only one client is inside at a time.
 my $program = <<'END';
 \set a random(1, 4)
 \set b random(5, 8)
@@ -392,9 +392,9 @@ SELECT lock_release_all('client-' || :client_id);
 END
 $proxy->safe_psql('postgres', 'CREATE TABLE inside (key text PRIMARY KEY, client integer)');
 $proxy->pgbench('-n -c 6 -t 25', 0, [qr{processed: 150/150}], [qr/^$/], 'six clients take sets', { sets => $program });
-is($_->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key LIKE 'set:%'}), 0, 'and leave nothing') for @shards;
+is($_->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key LIKE 'set:%'}), 0, '... and leave no lock') for @shards;
 
-# Each shard has a part of the keys.
+# A key on each shard
 my @there = map { $proxy->safe_psql('postgres', "SELECT min('d' || n) FROM generate_series(1, 99) n WHERE lock_partition('d' || n, 2) = $_") } 0, 1;
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$there[1]', '1 hour', 'secret-s')");
 my $waiter = session($proxy, 'sets');
@@ -403,10 +403,10 @@ start($waiter, "SELECT (array_agg(expires_at ORDER BY key = '$there[1]'))[1] >= 
 let_in($proxy, "SELECT lock_release('$there[1]', 'secret-s')");
 is(answer($waiter), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
 end($waiter);
-is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
+is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, '... and both are released');
 
-# After a wait, a set is what it is on one server: longer leases stay long, no answer tells of
-# a lease that is over, and what was shared before is shared after a refusal.
+# After a wait, a set has the same leases as on one server: longer leases stay long, no answer shows
+# an expired lease, and keys that were shared before are shared after a refusal.
 my ($early, $late) = @there;
 for my $node ($one, $proxy)
 {
@@ -424,10 +424,11 @@ for my $node ($one, $proxy)
 	let_in($node, "SELECT lock_release('$late', 'owner-v')");
 	is(answer($psql), 't|t|2', "$name: leases may be shorter than the wait");
 	end($psql);
-	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v', wait => '20 min')"), 'acquired', "$name: ... and have ended");
+	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v', wait => '20 min')"), 'acquired', "$name: ... and have then expired");
 	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-v')});
 
-	# Taken from it by force, while it waits for what another one shares, or cancelled
+	# While the set waits for a key that another owner shares, its first key is ended by force, or
+	# the set is cancelled.
 	foreach my $end ("force_release('$early', 'test')", q{pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sets'})
 	{
 		my $said = '';
@@ -440,39 +441,39 @@ for my $node ($one, $proxy)
 		$waits->finish;
 		isnt($said, '', "$name: a set ends by $end");
 		note $said;
-		is($node->safe_psql('postgres', "SELECT key, mode FROM lock_held('owner-w') WHERE key = '$late'"), "$late|shared", '... and what was shared before is shared after it') if $end !~ /force/ || $said !~ /acquired/;
+		is($node->safe_psql('postgres', "SELECT key, mode FROM lock_held('owner-w') WHERE key = '$late'"), "$late|shared", '... and the key that was shared before is shared after it') if $end !~ /force/ || $said !~ /acquired/;
 		$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w'), lock_release_all('owner-v')});
 	}
 }
 
-# A set that is refused takes nothing from its owner that another call has got meanwhile.
+# A refused set does not take keys from its owner that another call has acquired meanwhile.
 {
 	my $said = '';
 
 	$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
 	my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-d', connect_string($proxy), '-c', "SELECT status FROM lock_try_acquire_all('{$early,$late}', '1 h', 'owner-r', wait => '20 min')" ], '<', \undef, '>&', \$said);
 	$proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
-	is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', '1 h', 'owner-r')"), 'reacquired', 'a set has a key and waits for another; its owner is told that it has the one');
+	is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', '1 h', 'owner-r')"), 'reacquired', 'a set has a key and waits for another: another call of the owner reacquires the first');
 	$proxy->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%owner-r%'});
 	$waits->finish;
 	like($said, qr/canceling statement/, '... the set is cancelled');
-	is($proxy->safe_psql('postgres', "SELECT lock_is_held('$early', 'owner-r'), lock_release('$early', 'owner-r')"), 't|t', '... and what was told is so');
+	is($proxy->safe_psql('postgres', "SELECT lock_is_held('$early', 'owner-r'), lock_release('$early', 'owner-r')"), 't|t', '... and the owner still holds the reacquired key');
 	$proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
 }
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
 is($proxy->safe_psql('postgres', "SELECT count(*), bool_or(acquired) FROM lock_try_acquire_all('{$early,$late}'); SELECT locked FROM lock_status('$early'); SELECT lock_release_all('other')"),
-	"1|f\nf\n1", 'what a set of an owner without a name has taken is given back');
+	"1|f\nf\n1", 'a refused set without a named owner releases its keys');
 is($proxy->safe_psql('postgres', qq{SELECT count(DISTINCT t) FROM (
 	SELECT fencing_token FROM lock_acquire('$early', owner => 'owner-t') UNION ALL SELECT fencing_token FROM lock_acquire('$early', owner => 'owner-t')
 	UNION ALL SELECT fencing_token FROM lock_acquire_all('{$early}', owner => 'owner-t') UNION ALL SELECT fencing_token FROM lock_held('owner-t')
-	UNION ALL SELECT fencing_token FROM lock_status('$early')) x (t)}), 1, 'every call tells the same token');
+	UNION ALL SELECT fencing_token FROM lock_status('$early')) x (t)}), 1, 'every call returns the same token');
 $proxy->safe_psql('postgres', q{SELECT lock_release_all('owner-t')});
 
-# What the session has set, or its keys are, changes no answer.
+# The settings of the session and the form of its keys change no answer.
 $proxy->safe_psql('postgres', "SELECT lock_acquire('quota:m', '1 h', 'secret-m')");
 is($proxy->safe_psql('postgres', q{SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SELECT mode FROM lock_held_at('quota:m', clock_timestamp())}), 'exclusive', 'a moment is the same on the shard');
 $proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
-# Neither do the styles that a shard has for dates and intervals, nor those of the session.
+# Neither do the styles for dates and intervals of a shard or of the session.
 my $styles = q{
 SET timezone = 'Asia/Kolkata';
 SELECT expires_at - clock_timestamp() BETWEEN '1 h 59 min' AND '2 h', ttl_remaining BETWEEN '1 h 59 min' AND '2 h' FROM lock_acquire('quota:m', '2 h', 'secret-m');
@@ -484,7 +485,7 @@ SELECT count(*) FROM lock_acquire_all('{quota:m}', '1 day 5 h', 'secret-m') WHER
 for my $shard ("datestyle = 'ISO'", "datestyle = 'SQL, MDY'; ALTER DATABASE postgres SET intervalstyle = 'sql_standard'; ALTER DATABASE postgres SET timezone = 'Asia/Kolkata'")
 {
 	$_->safe_psql('postgres', "ALTER DATABASE postgres SET atomic_lock.max_ttl = '10d'; ALTER DATABASE postgres SET $shard") for @shards;
-	# They hold for connections that begin now.
+	# The settings apply to new connections.
 	$proxy->restart;
 	for my $style (qw(postgres sql_standard iso_8601 postgres_verbose))
 	{
@@ -503,10 +504,10 @@ SKIP:
 	$proxy->safe_psql('postgres', q{CREATE COLLATION public.caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)});
 	is($proxy->safe_psql('postgres', q{SELECT acquired, key FROM lock_acquire('{c}:1' COLLATE public.caseless, owner => 'secret-c'); SELECT count(*) FROM lock_acquire_all(ARRAY['c' COLLATE public.caseless, 'C', 'd', 'e', '{c}:1'], owner => 'secret-c');
 		SELECT lock_release_all('secret-c' COLLATE public.caseless)}), "t|{c}:1\n5\n5", 'keys of any collation');
-	is(sqlstate($proxy, q{SELECT lock_release('c' COLLATE public.caseless, 'secret-c')}), 'LK004', '... and their refusals');
+	is(sqlstate($proxy, q{SELECT lock_release('c' COLLATE public.caseless, 'secret-c')}), 'LK004', '... and refusals of such keys');
 }
 
-# A grant in doubt is no grant here, either.
+# A grant in doubt is in doubt through the proxy, too.
 $shards[1]->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
 $shards[1]->reload;
 $out = '';
@@ -515,10 +516,10 @@ my $waiting = q{FROM pg_stat_activity WHERE wait_event = 'SyncRep'};
 ok($shards[1]->poll_query_until('postgres', "SELECT count(*) = 1 $waiting"), 'a grant waits for a standby');
 $shards[1]->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $waiting");
 $doubts->finish;
-like($out, qr/ERROR:  08007/, 'cancelled, it is in doubt');
+like($out, qr/ERROR:  08007/, '... and is in doubt if it is cancelled');
 $shards[1]->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
 $shards[1]->reload;
-is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[1]', owner => 'in-doubt')"), 'reacquired', 'the same owner finds out');
+is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[1]', owner => 'in-doubt')"), 'reacquired', '... and a repetition by the same owner tells');
 $proxy->safe_psql('postgres', "SELECT lock_release('$there[1]', 'in-doubt')");
 
 # A role needs rights on the proxy, and the level on the shards.
@@ -529,13 +530,13 @@ for my $node ($proxy, @shards)
 $proxy->safe_psql('postgres', 'CREATE USER MAPPING FOR app SERVER locks OPTIONS (user \'app\')');
 like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/42883|42501/, 'a role has no rights on the proxy');
 $proxy->safe_psql('postgres', 'GRANT USAGE ON SCHEMA locks TO app; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locks TO app; GRANT USAGE ON FOREIGN SERVER locks TO app');
-like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/42501: permission denied for function lock_holder/, 'and none on the shards');
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/42501: permission denied for function lock_holder/, '... and none on the shards');
 $_->safe_psql('postgres', q{SELECT lock_grant_access('app', 'user')}) for @shards;
-is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app') =~ /(LK003)/ ? $1 : '', 'LK003', 'then it locks');
-like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and no more than that');
-unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
+is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app') =~ /(LK003)/ ? $1 : '', 'LK003', 'with both, it can call lock functions');
+like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, '... but not those of an administrator');
+unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, '... and can acquire');
 
-# It may change its mapping, so the shards have to ask who it is.
+# The role may change its user mapping, so the shards must authenticate it.
 for my $shard (@shards)
 {
 	$shard->safe_psql('postgres', q{SET password_encryption = 'scram-sha-256'; ALTER ROLE app PASSWORD 'of app'; CREATE ROLE ops LOGIN SUPERUSER PASSWORD 'of ops'});
@@ -548,11 +549,11 @@ for my $shard (@shards)
 my $become = sub { return $proxy->safe_psql('postgres', "ALTER USER MAPPING FOR app SERVER locks OPTIONS ($_[0])", extra_params => [ '-U', 'app' ]) };
 like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, 'a role without a password is refused');
 $become->(q{ADD password 'of app'});
-unlike(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/ERROR/, '... with its password it locks');
+unlike(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/ERROR/, '... and is accepted with its password');
 $become->(q{SET user 'ops'});
-like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, '... and is nobody else');
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, '... and cannot become another role');
 
-# Routing in the client, as doc/scaling.md does it
+# The client finds the shard itself, as in doc/scaling.md.
 SKIP:
 {
 	my $python = '/usr/bin/python3';
@@ -563,19 +564,19 @@ SKIP:
 
 	run_log([ $python, '-c', "import functools, psycopg\nurls = [$urls]\nowner = 'routed'\n$code" ], '>&', \$out);
 	is($out, '', 'the program of doc/scaling.md runs');
-	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, 'and finds the shards');
+	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, '... and finds the shards');
 }
 
-# What a shard cancels by itself is cancelled here, as on one server.
+# A call that a shard cancels is cancelled through the proxy, as on one server.
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
 $shards[1]->safe_psql('postgres', q{ALTER DATABASE postgres SET statement_timeout = '300ms'});
 like(output($proxy, "SELECT lock_acquire('$late', owner => 'owner-c', wait => '20 min')"), qr/57014: canceling statement due to statement timeout\n/, 'a statement_timeout of the shard');
 like(output($proxy, "SELECT * FROM lock_try_acquire_all('{$early,$late}', owner => 'owner-c', wait => '20 min')"), qr/57014: canceling statement due to statement timeout\n/, '... for a set');
-is($proxy->safe_psql('postgres', "SELECT locked FROM lock_status('$early')"), 'f', '... which keeps nothing');
+is($proxy->safe_psql('postgres', "SELECT locked FROM lock_status('$early')"), 'f', '... and the set keeps no key');
 $shards[1]->safe_psql('postgres', 'ALTER DATABASE postgres RESET statement_timeout');
 $proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
 
-# A map may name several servers of a shard: one that is down is passed by.
+# A map may name several servers for a shard: a server that is down is skipped.
 $proxy->safe_psql('postgres', sprintf q{ALTER SERVER locks OPTIONS (SET p0 'host=/nowhere,%s port=1,%s dbname=postgres target_session_attrs=read-write')}, $shards[0]->host, $shards[0]->port);
 is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[0]', owner => 'several'); SELECT lock_release('$there[0]', 'several')"), "acquired\nt", 'a map with several servers');
 
@@ -585,18 +586,18 @@ my $stays = $proxy->background_psql('postgres', on_error_stop => 0);
 ask($stays, "SELECT lock_holder('$_') IS NOT NULL") for @there;
 $shards[0]->stop('immediate');
 is(sqlstate($proxy, "SELECT lock_acquire('$there[0]', owner => 'secret-d')"), '08006', 'a shard that is down');
-is($proxy->safe_psql('postgres', "SELECT lock_holder('$there[1]') IS NOT NULL"), 't', 'the other goes on');
+is($proxy->safe_psql('postgres', "SELECT lock_holder('$there[1]') IS NOT NULL"), 't', '... the other answers');
 is(sqlstate($proxy, "SELECT $_"), '08006', "down: $_")
   for q{lock_extend_all('secret-d', '1 h')}, q{lock_heartbeat(owner => 'secret-d')}, q{lock_held('secret-d')}, 'lock_status()',
   qq{lock_acquire_all('{$there[0],$there[1]}', owner => 'secret-e')};
-is($shards[1]->safe_psql('postgres', "SELECT ttl_remaining > '30 min' FROM lock_status('$there[1]')"), 't', 'what can be extended is');
-is(sqlstate($proxy, q{SELECT lock_release_all('secret-d')}), '08006', 'released, too');
-is($shards[1]->safe_psql('postgres', "SELECT locked FROM lock_status('$there[1]')"), 'f', 'and so it is');
+is($shards[1]->safe_psql('postgres', "SELECT ttl_remaining > '30 min' FROM lock_status('$there[1]')"), 't', '... and the lease on the other shard is extended');
+is(sqlstate($proxy, q{SELECT lock_release_all('secret-d')}), '08006', 'down: lock_release_all');
+is($shards[1]->safe_psql('postgres', "SELECT locked FROM lock_status('$there[1]')"), 'f', '... and the lease on the other shard is released');
 $shards[0]->start;
-# Its connection may be the old one still: the call that finds that out fails.
+# The connection to this shard may still be the old one: the first call, which notices that, fails.
 $stays->query("SET client_min_messages = error; SELECT lock_holder('$there[0]')");
 $stays->{stderr} = '';
-is(ask($stays, "SELECT lock_try_release('$there[0]', 'secret-d')"), 'released', 'and finds the shard again');
+is(ask($stays, "SELECT lock_try_release('$there[0]', 'secret-d')"), 'released', 'the proxy finds the shard again');
 $stays->quit;
 
 for my $node ($proxy, $wrong, @shards)

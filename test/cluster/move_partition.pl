@@ -2,13 +2,13 @@
 #
 # Properties: by the commands of doc/scaling.md, a shard behind a proxy moves to a new server
 # while clients lock, release and extend through the proxy.  Clients are refused meanwhile,
-# for a time that is shown and not judged, and go on without being restarted.  No lease is
+# for a time that is shown but not judged, and continue without a restart.  No lease is
 # lost and no fencing token falls: all leases that were held are held on the new server, with
-# their tokens, and can be extended and released by their owners.  No two clients are inside
-# at a time, neither by what they see nor by the history of grants.  The old server, started
+# their tokens, and can be extended and released by their owners.  Two clients are never inside
+# at the same time, neither in their own view nor by the history of grants.  The old server, started
 # again by mistake, refuses all keys.
 #
-# Turns red when: the new server is promoted before it has all that the old one has
+# Turns red when: the new server is promoted before it has everything that the old one has
 # acknowledged; the old one still grants; a token of the new one is lower than one of the old.
 
 use strict;
@@ -115,7 +115,7 @@ my ($in, $out, $err) = ('', '', '');
 my $clients = IPC::Run::start([ $python, '-c', $program, connect_string($proxy), 4 ], '<', \$in, '>', \$out, '2>', \$err,
 	IPC::Run::timeout(10 * $PostgreSQL::Test::Utils::timeout_default));
 
-# Waits until the clients have had so many more grants
+# Waits until the clients have had $more further grants
 sub grants
 {
 	my ($more) = @_;
@@ -147,24 +147,24 @@ grants(200);
 $old->safe_psql('postgres', 'ALTER DATABASE postgres SET atomic_lock.partition = -1');
 $old->stop('fast');
 my ($end) = qx(pg_controldata @{[$old->data_dir]}) =~ m{Latest checkpoint location:\s+(\S+)};
-ok($new->poll_query_until('postgres', "SELECT pg_last_wal_replay_lsn() > '$end'"), 'the new server has all that the old one had');
+ok($new->poll_query_until('postgres', "SELECT pg_last_wal_replay_lsn() > '$end'"), 'the new server has all WAL of the old one');
 $new->promote;
-is(sqlstate($new, q{SELECT lock_acquire('x')}), 'LK010', '... and is closed, too');
+is(sqlstate($new, q{SELECT lock_acquire('x')}), 'LK010', '... and is closed, too, before it gets the partition');
 $new->safe_psql('postgres', 'ALTER DATABASE postgres SET atomic_lock.partition = 0');
 $proxy->safe_psql('postgres', "ALTER SERVER locks OPTIONS (SET p0 '" . connect_string($new) . "')");
 
 grants(400);
-# Servers that were started meanwhile have its input, too.
+# Servers that were started meanwhile have inherited the input, too.
 $in .= "end\n";
 $clients->finish;
 my ($result) = $out =~ /(\{"grants.*"faults".*\})/ or die "no result: $out $err";
 note($result);
-like($result, qr/"faults": \[\]/, 'no two clients inside, no token falls');
+like($result, qr/"faults": \[\]/, 'two clients are never inside together, and no token falls');
 my ($worst) = $result =~ /"worst": ([\d.]+)/;
 diag(sprintf 'no grant for %.2f s while the partition moved', $worst);
 is($proxy->safe_psql('postgres', $held), $before, 'no lease is lost, each has its token');
 is($proxy->safe_psql('postgres', q{SELECT sum(lock_extend_all('worker-' || n)), sum(lock_release_all('worker-' || n)) FROM generate_series(0, 9) n}),
-	'400|400', 'their owners extend and release them');
+	'400|400', '... and the owners extend and release them');
 my $overlaps = q{
 	SELECT count(*) FILTER (WHERE acquired_at < before OR fencing_token < token), count(*) > 100
 	FROM (SELECT *, lag(ended_at) OVER w AS before, lag(fencing_token) OVER w AS token

@@ -1,19 +1,19 @@
-# Three servers under Patroni, and clients that go on while a primary is lost.
+# Three servers under Patroni, with clients that continue when a primary is lost.
 #
-# Properties: with the settings of doc/ha.md, over a switchover, a server that is killed, a
-# host that is lost, a synchronous standby and a Patroni that stand still, nothing that was
-# acknowledged is gone, whatever synchronous_commit the client has; tokens rise; guarded
-# counters are exact; what was prepared has its key until it is committed at the new primary,
-# and then; the sweep goes on there; who has no password of Patroni changes nothing by its
-# REST API, and patronictl does, by the same file; the primary that is orphaned
-# acknowledges no grant, answers what doc/ha.md says it does, and has come back without what
-# it granted.  What runs is test/history/patroni.py; the checker of the histories judges.
+# Properties: with the settings of doc/ha.md, over a switchover, a killed server, a
+# lost host, and a synchronous standby and a Patroni that are stopped, no acknowledged
+# change is lost, whatever synchronous_commit the client has; tokens rise; guarded
+# counters are exact; a prepared transaction keeps its key until it is committed at the new primary,
+# and its owner holds it after that; the sweep continues there; without the password of Patroni, its
+# REST API changes nothing, but patronictl does, with the same file; an orphaned primary
+# acknowledges no grant, answers as doc/ha.md says, and comes back without the locks that
+# it granted.  test/history/patroni.py runs the servers; the checker of the histories judges.
 # No process is left.
 #
-# Turns red when: a grant is acknowledged that no standby has; a standby that was promoted
-# gives out tokens again or does not sweep; settings of doc/ha.md for etcd, Patroni, HAProxy
-# or libpq do not do what it says.  Its strings for other clients, and what its program does
-# not repeat, are in test/t/clients/failover.pl.
+# Turns red when: a grant is acknowledged that no standby has; a promoted standby
+# issues tokens again or does not sweep; settings of doc/ha.md for etcd, Patroni, HAProxy
+# or libpq do not do what it says.  test/t/clients/failover.pl has its strings for other clients, and the
+# errors that its program does not repeat.
 
 use strict;
 use warnings FATAL => 'all';
@@ -34,13 +34,13 @@ chomp(my $bin = `pg_config --bindir`);
 
 my ($out, $err) = ('', '');
 IPC::Run::run(
-	[   # It ends all servers also when we are killed.
+	[   # history.py ends all servers also if this test is killed.
 		'setpriv', '--pdeathsig', 'TERM', '/usr/bin/python3', '-B', 'test/history/history.py', '--runs', 'patroni', '--bin', $bin,
 		'--directory', $scratch, '--keep', $kept, '--tally', "$scratch/tally",
 		$ENV{SEED} ? ('--seed', $ENV{SEED}) : () ],
 	'>', \$out, '2>', \$err);
 note($out);
-like($out, qr/\Aok patroni/, 'nothing that was acknowledged is gone') or diag("$out$err");
+like($out, qr/\Aok patroni/, 'no acknowledged change is lost') or diag("$out$err");
 system("cp $scratch/*.log $kept") unless $out =~ /\Aok/;
 
 my @left;

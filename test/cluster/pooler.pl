@@ -1,15 +1,15 @@
-# More clients that wait than a pooler has connections.
+# More waiting clients than a pooler has connections.
 #
-# Properties: PgBouncer in transaction mode, with the pools and roles of doc/waiting.md.  As
-# many calls that wait as the main pool has connections keep a release and a heartbeat from
-# the server, until one of them ends: the lease of the heartbeat runs out.  With one place
-# left, neither has to wait.  The remedies: from a pool of their own, more than it has places
+# Properties: PgBouncer in transaction mode, with the pools and roles of doc/waiting.md.  If
+# waiting calls use all connections of the main pool, a release and a heartbeat do not reach
+# the server until one of the calls ends: the lease of the heartbeat expires.  With one connection
+# left, neither has to wait.  The remedies: in a pool of their own, more calls than it has connections
 # wait beside releases that get through, and all are served; a role whose max_wait is 0 is
-# refused instead; and two thousand clients at once have places in line, through the pool in
-# which nobody may wait, and hear their turn over another.
+# refused instead; and two thousand clients at once have tickets, through the pool that
+# forbids waiting, and are notified of their offers over another.
 #
-# Turns red when: who waits in one pool takes connections from the other; max_wait of a role
-# is not minded; a place in line keeps a connection, or is lost among two thousand.
+# Turns red when: waiters in one pool take connections from the other; max_wait of a role
+# is ignored; a ticket keeps a connection, or is lost among two thousand.
 
 use strict;
 use warnings FATAL => 'all';
@@ -60,7 +60,7 @@ logfile = %s/log
 pidfile = %s/pid
 END
 END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
-# Each client is an open file, to PgBouncer and to us.
+# Each client is an open file, for PgBouncer and for this test.
 $clients = 0 if system('bash', '-c', 'ulimit -n 2600 2>/dev/null') != 0;
 system_or_bail('bash', '-c', ($clients ? 'ulimit -n 2600;' : '') . 'exec "$@"', 'bash', $pgbouncer, '-q', '-d', "$scratch/ini");
 
@@ -72,7 +72,7 @@ from psycopg2.extensions import POLL_OK, POLL_READ
 pooler, server, patience, clients = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 
 def drive(connections, seconds=patience):
-    """Until all have their answers, or the time is over: those that have none"""
+    """Waits until all have their answers, or the time is up; returns those without an answer"""
     poller, busy = select.poll(), {}
     for connection in connections:
         busy[connection.fileno()] = connection
@@ -95,7 +95,7 @@ def drive(connections, seconds=patience):
 failures, cursors = {}, {}
 
 def connect(pool, number, role=None):
-    """So many, in portions that PgBouncer takes at once"""
+    """Opens number connections, in portions that PgBouncer takes at once"""
     found = []
     while len(found) < number:
         some = [psycopg2.connect(f'{pooler} dbname={pool} user={role or pool}', async_=True) for _ in range(min(50, number - len(found)))]
@@ -149,8 +149,8 @@ HEARTBEAT = "SELECT lock_try_extend('other', 'editor') IS NOT NULL"
 RELEASE = "SELECT lock_release('document', 'editor')"
 
 def crowd_waits(place, number):
-    """So many wait in that pool, for what the editor has, who is in the main pool, and has
-    another lease that wants a heartbeat"""
+    """number calls wait in that pool for the lock of the editor, who is in the main pool, and has
+    another lease that needs a heartbeat"""
     editor, other = connect('shop', 2)
     ask(editor, "SELECT lock_release_all('editor')")
     ask(editor, "SELECT lock_acquire('document', '1 hour', 'editor')")
@@ -161,14 +161,14 @@ def crowd_waits(place, number):
     return editor, other, crowd
 
 def over(title, crowd, *others):
-    """All have the key for a moment, one after the other"""
+    """All waiters get the key for a moment, one after the other"""
     late = drive(crowd)
     told = [answer(c) for c in crowd if c not in late]
     print(title, ', '.join(f'{told.count(what)} {what}' for what in sorted(set(told))), end=f', {len(late)} late\n')
     for connection in (*crowd, *others):
         connection.close()
 
-# The main pool, with one place left
+# The main pool, with one connection left
 editor, other, crowd = crowd_waits('shop', 19)
 waiters(19)
 print('19: heartbeat', ask(other, HEARTBEAT), 'release', ask(editor, RELEASE))
@@ -188,7 +188,7 @@ drive([other, editor])
 print('20: heartbeat', answer(other), 'release', answer(editor))
 over('20:', crowd, editor, other)
 
-# The roles of the document, which count from the next connection on
+# The roles of the document, whose settings apply to new connections
 cursor.execute(sys.argv[5])
 admin.execute('RECONNECT shop')
 editor, other, crowd = crowd_waits('shop', 40)
@@ -201,7 +201,7 @@ waiters(60)
 print('apart: without a place', pool('shop_waits', 'cl_waiting'), 'heartbeat', ask(other, HEARTBEAT), 'release', ask(editor, RELEASE))
 over('apart:', crowd, editor, other)
 
-# Two thousand in line
+# Two thousand tickets
 if clients:
     resource.setrlimit(resource.RLIMIT_NOFILE, (2600, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     listener = psycopg2.connect(f'{pooler} dbname=shop_events user=shop')
@@ -248,11 +248,11 @@ my %expected = (
 	apart => [ 'without a place 140 heartbeat True release True', '200 acquired, 0 late' ],
 	line => [ "$clients $clients", 'served True in order True', '100 False, ' . ($clients - 100) . ' True, 0 late', 'left 0' ]);
 my %title = (
-	19 => 'a place left in the pool: heartbeat and release are answered, and all are served',
-	20 => 'no place left: neither is answered until somebody gives up, and the lease runs out',
-	forbidden => 'who may not wait there is refused, and the others are served',
-	apart => 'more than a pool of their own has places wait, beside heartbeat and release',
-	line => "$clients are in line at once, and hear of their turn, in order");
+	19 => 'one connection left in the pool: heartbeat and release are answered, and all waiters are served',
+	20 => 'no connection left: neither is answered until a waiter gives up, and the lease expires',
+	forbidden => 'calls that may not wait there are refused, and heartbeat and release are answered',
+	apart => 'in a pool of their own, more calls wait than it has connections, beside heartbeat and release',
+	line => "$clients tickets are in line at once, and their offers come in order");
 foreach my $scene (qw(19 20 forbidden apart line))
 {
 	next if $scene eq 'line' && !$clients;

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * explore.c
- *		A server module that stops sessions at test points, and lets one of them go on.
+ *		A server module that stops sessions at test points, and lets one continue.
  *
- * Model: a session whose setting explore.stops is "named" stops where the source has an
- * AL_TEST_POINT, one with "all" also at the points of points.h.  The session of the scheduler calls
- * explore_step(): it lets one session go on, waits until no session runs, and says where
- * each of them is.  So one call is one step of a schedule, and nothing happens between two
- * calls.
+ * Model: a session whose setting explore.stops is "named" stops at each AL_TEST_POINT of the
+ * source; with "all" it stops also at the points of points.h.  The session of the scheduler calls
+ * explore_step(), which lets one session continue, waits until no session runs, and returns
+ * the points of all sessions.  So one call is one step of a schedule, and nothing happens
+ * between two calls.
  *
- * Locking: each backend has a slot, found by the number of its PGPROC.  A session that
- * stops waits for the semaphore of its slot, and leaves all other fields to the scheduler
- * until that lets it go on.
+ * Locking: each backend has a slot, found by the number of its PGPROC.  A stopped session
+ * waits for the semaphore of its slot, and leaves all other fields to the scheduler until the
+ * scheduler posts the semaphore.
  *
  *-------------------------------------------------------------------------
  */
@@ -58,8 +58,8 @@ typedef struct Slot
 {
 	sem_t		go_on;
 	pg_atomic_uint32 is_stopped;
-	pg_atomic_uint32 statements;	/* that have begun, of those with the mark */
-	pg_atomic_uint32 visits;	/* points that the statement has come to */
+	pg_atomic_uint32 statements;	/* statements with the mark that have begun */
+	pg_atomic_uint32 visits;	/* points that the statement has reached */
 	uint32		pass;			/* points to pass before the next stop */
 	uint32		seen;			/* statements that the scheduler has seen begin */
 	char		point[64];
@@ -89,8 +89,8 @@ static const struct config_enum_entry stops_options[] = {
 };
 
 /*
- * Must a session stop here in any case?  A loop that sleeps until others have done something
- * would not end, and the scheduler wants to know of each offer that was missed.
+ * Must a session stop here in any case?  A loop that sleeps until others act would not end
+ * otherwise, and the scheduler needs to know each missed offer.
  */
 static bool
 is_never_passed(const char *point)
@@ -228,7 +228,7 @@ go_on(Slot *slot, uint32 pass)
 	sem_post(&slot->go_on);
 }
 
-/* The state of the session whose step this is: it runs until it has passed the points that it may pass. */
+/* The state of the session whose step this is.  It runs until it has passed its number of points. */
 static State
 state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 {
@@ -263,11 +263,11 @@ state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 /*
  * explore_step(pid int, pass int, how "char", wake boolean, pids int[], limit_ms int) -> text
  *
- * Let a session go on (0: none), pass some points, and stop at the next.  "how" is "p" if the
- * session stands at a point, "s" if the scheduler has sent it a statement, and "d" if its
- * client has disconnected.  With "wake", sessions that sleep look at the clock.  Returns when
+ * Let a session continue (0: none), pass some points, and stop at the next.  "how" is "p" if
+ * the session is stopped at a point, "s" if the scheduler has sent it a statement, and "d" if
+ * its client has disconnected.  With "wake", sleeping sessions look at the clock.  Returns when
  * no session runs, or after limit_ms.  The answer has the number of points that the session
- * came to in this step, and then for each session its state and its point.
+ * reached in this step, and then for each session its state and its point.
  */
 Datum
 explore_step(PG_FUNCTION_ARGS)
@@ -311,7 +311,7 @@ explore_step(PG_FUNCTION_ARGS)
 				state_of_moving(pids[i], how, visits, pass) : state_of(pids[i]);
 			runs |= states[i] == RUNS;
 		}
-		/* A session that was woken may have been seen between two states. */
+		/* A woken session may have been read between two states. */
 		calm = runs ? 0 : calm + 1;
 		if (!runs)
 			continue;
@@ -332,7 +332,7 @@ explore_step(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		proc = states[i] == GONE ? NULL : BackendPidGetProc(pids[i]);
-		/* When others wake it, it stops at the next point. */
+		/* A session that others wake stops at the next point. */
 		if (proc && states[i] != RUNS)
 			slots[NUMBER_OF(proc)].pass = 0;
 		appendStringInfo(&answer, " %c%s", states[i],

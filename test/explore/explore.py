@@ -1,15 +1,15 @@
-"""Explores what two or three sessions answer when their steps interleave.
+"""Explores the answers of two or three sessions whose steps interleave.
 
-Model: real backends stop at each test point (explore.c).  A schedule is a string with a
-letter for each step: the session that goes on to its next point, or * where two hours pass.
-Sessions go on until their statement ends; to leave one before is a preemption.  All
-schedules of at most BOUND preemptions are tried, or a random part of them where time runs
-out.  Nothing in the server depends on real time, so a schedule can be replayed.
+Model: real backends stop at each test point (explore.c). A schedule is a string with a letter for
+each step: the session that continues to its next point, or * for two hours that pass. A session
+continues until its statement ends; a switch before that is a preemption. The explorer tries all
+schedules with at most BOUND preemptions, or a random part of them if time is short. Nothing in
+the server depends on real time, so a schedule can be replayed.
 
-Judgement: what a schedule answers and leaves is right if some serial order of the same
-statements answers and leaves the same, or one of those that were not refused.  In a serial
-order a session leaves the others waiting until its statement ends or has to wait, and time
-may pass at any step.  In any case the rules of judge.py must hold.
+Judgement: the answers and the final state of a schedule are right if some serial order of the
+same statements, or of those that were not refused, has the same. In a serial order the other
+sessions wait until a session's statement ends or blocks, and time may pass at any step. In any
+case the rules of judge.py must hold.
 """
 
 import argparse
@@ -33,10 +33,10 @@ LIMIT = float(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
 HOURS = 7200 * 1000000
 LETTERS = 'ABCDEFG'
 MANY = 1000000
-ENDLESS = 1000            # steps: no schedule that ends has as many
+ENDLESS = 1000            # steps; no schedule that ends has that many
 READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
-# The state after a schedule, of its keys only
+# The state of the schedule's keys at its end
 FINAL = """
 SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > clock_timestamp() AND NOT released AND (pid IS NULL OR lock_is_held(key, owner)),
             owner, fencing_token, round(extract(epoch FROM nullif(expires_at, 'infinity') - clock_timestamp()) / 900)) ORDER BY mode, fencing_token), '[]') FROM app_lock WHERE key = '{k}'),
@@ -53,7 +53,7 @@ SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > c
 
 
 class Session:
-    """A connection whose backend stops; "stops" is for the setting explore.stops"""
+    """A connection whose backend stops; "stops" is the value of the setting explore.stops"""
 
     def __init__(self, explorer, stops):
         self.explorer = explorer
@@ -103,8 +103,8 @@ class Session:
 @dataclass
 class Step:
     choice: int
-    others: dict        # what else could have gone on, and whether that is a preemption
-    point: str          # where it stood
+    others: dict        # the alternatives to this step, and whether each is a preemption
+    point: str          # the point where the session stood
 
 
 class Explorer:
@@ -121,12 +121,12 @@ class Explorer:
         self.sessions = []
         self.number = self.schedules = self.steps = self.lost = self.balance = 0
         self.has_policies = self.is_lost = False
-        # Of the last schedule: its steps; the begins and ends of statements: (begins, session, statement); and those
-        # that began after time had passed
+        # Of the last schedule: its steps; the begins and ends of statements: (begins, session, statement); and the
+        # statements that began after time had passed
         self.steps_taken, self.order, self.late = [], [], set()
 
     def stop_at(self, stops):
-        """At which points sessions stop from now on"""
+        """Sets the points at which sessions stop from now on"""
         self.stops = stops
         while self.sessions:
             self.sessions.pop().conn.close()
@@ -139,7 +139,8 @@ class Explorer:
         self.clock[:] = struct.pack('q', struct.unpack('q', self.clock[:])[0] + microseconds)
 
     def step(self, sessions, moving=None, skip=0, how='p', wake=False, limit=LIMIT):
-        """See explore_step().  Returns how many points "moving" came to, and the states of the sessions"""
+        """Calls explore_step(). Returns the number of points that "moving" reached, and the
+        states of the sessions"""
         self.steps += 1
         self.cursor.execute("EXECUTE step(%d, %d, '%s', %s, '{%s}', %d)" % (
             moving.pid if moving else 0, skip, how, wake, ','.join(str(s.pid) for s in sessions), limit * 1000))
@@ -149,20 +150,20 @@ class Explorer:
         return int(visits), states
 
     def begin(self, session, sessions, sql, skip):
-        """Send a statement: the first step of its session"""
+        """Sends a statement, the first step of its session"""
         session.send(sql)
         me, until = sessions.index(session), time.monotonic() + LIMIT
         while time.monotonic() < until:
             visits, states = self.step(sessions, session, skip, 's', limit=1)
             if 'R' not in states:
                 return visits, states
-            # It failed before it began, as in a transaction that has failed.
+            # The statement failed before it began, as in an aborted transaction.
             if states[me] == 'R' and session.has_answer() and session.answer()[0] == 'error':
                 return self.step(sessions, session)
         raise TimeoutError(f'{sql} does not begin: {states[me]}')
 
     def walk(self, session, sql=None):
-        """Let a session alone come to its end, of a statement or altogether"""
+        """Lets a session finish its statement, or end, without the others"""
         until = time.monotonic() + LIMIT
         _, states = self.begin(session, [session], sql, MANY) if sql else self.step([session], session, MANY)
         while states[0][0] not in 'IG':
@@ -173,7 +174,7 @@ class Explorer:
         return session.answer() if sql else None
 
     def must(self, session, sql):
-        """Let a session alone make a statement that has to succeed"""
+        """Lets a session execute a statement that must succeed, without the others"""
         answer = self.walk(session, sql)
         if answer[:1] == ('error',):
             raise RuntimeError(f'{sql}: {answer}')
@@ -201,7 +202,8 @@ class Explorer:
             self.must(self.sessions[len(scenario.programs) - 1], sql.format(**names))
 
     def run(self, scenario, programs, prefix=(), spent=0, bound=MANY, is_shown=False):
-        """Follow the schedule prefix, and go on without preemptions.  Returns the steps and the outcome"""
+        """Follows the schedule prefix, and continues without preemptions. Returns the steps and
+        the outcome"""
         self.schedules += 1
         self.number += 1
         self.is_lost = False
@@ -214,10 +216,10 @@ class Explorer:
         state = [READY if program else DONE for program in programs]
         point = [''] * n
         answers = [[] for _ in range(n)]
-        waits = [False] * n         # for others to do something
+        waits = [False] * n         # pauses until others have acted
         hours = scenario.clock
         current = None
-        is_missed = False           # a sweep is to make an offer
+        is_missed = False           # a sweep must make an offer
         self.steps_taken = steps = []
         self.order, self.late = [], set()
 
@@ -242,12 +244,12 @@ class Explorer:
 
         while True:
             enabled = [i for i in range(n) if state[i] in (READY, STOPPED)]
-            # A session that sleeps in a loop moves again when another session has done something.
+            # A session that sleeps in a loop continues after a step of another session.
             enabled = [i for i in enabled if not waits[i]] or enabled
             if hours:
                 enabled.append(n)
             if not enabled and is_missed:
-                # A transaction could not make an offer, and has told the launcher.
+                # A transaction could not make an offer, and has notified the launcher.
                 is_missed = False
                 self.ask('SELECT lock_sweep()')
                 take(self.step(sessions)[1])
@@ -276,7 +278,8 @@ class Explorer:
                 self.pass_time()
                 take(self.step(sessions, wake=True)[1])
                 continue
-            # Several steps can be one if nobody else can wake up meanwhile, and nobody asks.
+            # Combine several steps into one if no other session can wake up meanwhile and the steps
+            # are not shown.
             skip = 0
             if not is_shown and BLOCKED not in state:
                 if left:
@@ -306,7 +309,7 @@ class Explorer:
             took = max(visits + (states[choice][0] != 'S'), 1)
             waits[choice] = False
             take(states)
-            # A session that did more than sleep may have changed what others wait for.
+            # A step that did more than sleep may have changed the state that others wait for.
             if not waits[choice]:
                 waits = [False] * n
             steps.append(Step(choice, others, was))
@@ -331,7 +334,7 @@ class Explorer:
         return steps, judge.Outcome.of(answers, final, key)
 
     def has_overslept(self, session):
-        """Does a call that sleeps end if it looks?  Then it should have been woken"""
+        """Whether a sleeping call ends when it looks; then it should have been woken"""
         # A waiter looks by itself after a second.
         self.pass_time(2000000)
         _, states = self.step([session], wake=True)
@@ -344,7 +347,7 @@ class Explorer:
         return True
 
     def clear(self, sessions, state):
-        """Bring all sessions to an end"""
+        """Ends all sessions"""
         for session, how in zip(sessions, state):
             if session in self.sessions and how in (BLOCKED, STOPPED):
                 self.ask(f'SELECT pg_cancel_backend({session.pid})')
@@ -357,7 +360,7 @@ class Explorer:
             self.ask(f"ROLLBACK PREPARED '{prepared[0]}'")
 
     def search(self, scenario, programs, bound, until=None, dice=None):
-        """Yields the choices and outcome of each schedule, and at last None if all were tried"""
+        """Yields the choices and outcome of each schedule, and finally None if all were tried"""
         frontier = [((), 0)]
         is_whole = True
         while frontier:
@@ -382,7 +385,7 @@ def letters(choices, n):
 
 
 class Verdicts:
-    """Judges the outcomes of a scenario, each once"""
+    """Judges each outcome of a scenario once"""
 
     def __init__(self, explorer, scenario):
         self.explorer, self.scenario = explorer, scenario
@@ -395,7 +398,7 @@ class Verdicts:
         return {judge.comparable(found[1]) for found in self.explorer.search(self.scenario, programs, 0) if found}
 
     def complaint(self, outcome):
-        """None, or what is wrong"""
+        """None, or the name of the contradiction"""
         if outcome not in self.seen:
             self.seen[outcome] = self.judge(outcome)
         return self.seen[outcome]
@@ -403,8 +406,8 @@ class Verdicts:
     def is_explained(self, outcome, serial):
         if outcome in serial:
             return True
-        # A call reads the clock once.  Another call may see before its commit that a lease has ended; then
-        # the answers are those of different orders.
+        # A call reads the clock once. Before it commits, another call may see that a lease has
+        # expired. Then the answers are those of different serial orders.
         return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
                 and any(judge.holders(o) == judge.holders(outcome) for o in serial))
 
@@ -430,7 +433,7 @@ def replay(explorer, scenario, schedule):
 
 
 def turns(steps):
-    """Where each session stood when the schedule came to it"""
+    """The point of each session when the schedule came to it"""
     return ' '.join(step.point or '-' for i, step in enumerate(steps) if i == 0 or step.choice != steps[i - 1].choice)
 
 
@@ -447,7 +450,7 @@ def show(scenario, steps, outcome):
 
 
 def complaints_of(explorer, scenario, verdicts, outcome, known):
-    """What is wrong with the last schedule, in words"""
+    """Descriptions of the contradictions of the last schedule"""
     found = [judge.broken_order(scenario, outcome, explorer.order), judge.broken_promise(scenario, outcome, explorer.late), verdicts.complaint(outcome)]
     return [what for what in found if what and not known.explains(scenario, outcome, what)]
 
@@ -470,7 +473,7 @@ def explore(explorer, scenario, bound, seconds, known, dice):
 
 
 def replay_found(explorer, path, known, report):
-    """Replay what was found once: lines "SCENARIO <tab> SCHEDULE <tab> TURNS <tab> WHAT WAS WRONG" """
+    """Replays earlier findings: lines "SCENARIO <tab> SCHEDULE <tab> TURNS <tab> WHAT WAS WRONG" """
     for name, schedule, expected, _ in (line.split('\t') for line in judge.lines_of(path)):
         scenario = scenarios.named(name)
         verdicts = Verdicts(explorer, scenario)
@@ -483,7 +486,8 @@ def replay_found(explorer, path, known, report):
 
 
 class Known:
-    """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", the first two patterns"""
+    """Accepted deviations: lines "SCENARIO <tab> COMPLAINT <tab> REASON", the first two are
+    patterns"""
 
     def __init__(self, path):
         self.lines = [(*(re.compile(part, re.DOTALL) for part in parts[:2]), parts[2]) for parts in (line.split('\t') for line in judge.lines_of(path))]

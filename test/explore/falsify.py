@@ -1,4 +1,5 @@
-"""Do the rules of judge.py notice?  Each falsified outcome must break its rule, and the true one none."""
+"""Checks that the rules of judge.py notice: each falsified outcome must break its rule, and the
+true one none."""
 
 import sys
 from dataclasses import replace

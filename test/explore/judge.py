@@ -1,4 +1,4 @@
-"""What answers and a final state must be, whatever the order of the steps."""
+"""The rules for answers and final states, whatever the order of the steps."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ class Final:
     status: tuple
     claims: int
     history: tuple
-    grown: int          # how far the counters are from the rows
+    grown: int          # the growth of the counters beyond that of the rows
     audit: tuple
     written: int
     is_closed: bool
@@ -30,14 +30,15 @@ class Final:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What each session was answered, a tuple for each statement, and the final state.  Tokens are t0, t1, in
-    their order, tickets q0, q1, and the key's name is left out, so that schedules can be compared"""
+    """The answers of each session, a tuple for each statement, and the final state. Tokens are
+    renamed to t0, t1 in their order, tickets to q0, q1, and the key's name is left out, so that
+    schedules can be compared"""
     answers: tuple
     final: Final
 
     @staticmethod
     def of(answers, final, key):
-        # A lease or session may have ended without a sweep; which sweep will notice does not matter.
+        # A lease or session may have ended without a sweep; it does not matter which sweep notices.
         over = {row[4] for row in final.rows if not row[1] and not row[2]}
         final = replace(final, rows=[row[:5] + [row[5] if row[2] else None] for row in final.rows],
                         history=[[token, 'over' if token in over or how == 'session' else how] for token, how in final.history])
@@ -57,7 +58,7 @@ def flat(value):
 
 
 def renamed(outcome, key=None):
-    """Number tokens and tickets anew"""
+    """Renumbers tokens and tickets"""
     values = list(flat((outcome.answers, astuple(outcome.final))))
     big = sorted({v for v in values if isinstance(v, int) and v > 10 ** 9} | {v for v in values if isinstance(v, str) and re.fullmatch(r't\d+', v)},
                  key=lambda v: v if isinstance(v, int) else int(v[1:]))
@@ -76,7 +77,7 @@ def renamed(outcome, key=None):
 
 
 def comparable(outcome):
-    """Without rows that no longer hold the key: a sweep may come at any time"""
+    """Without rows that no longer hold the key, since a sweep may come at any time"""
     return renamed(replace(outcome, final=replace(outcome.final, rows=tuple(row for row in outcome.final.rows if row[2]))))
 
 
@@ -89,7 +90,7 @@ def refused(outcome):
 
 
 def some_refused(outcome):
-    """Sets of calls that were refused, which should have done nothing; small sets first"""
+    """Sets of refused calls, which should have had no effect; small sets first"""
     calls = refused(outcome)
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
@@ -104,7 +105,7 @@ def left_out(outcome, calls):
 
 
 def broken_rules(scenario, outcome):
-    """Names of rules that do not hold"""
+    """Names of the broken rules"""
     final = outcome.final
     live = [row for row in final.rows if row[2]]
     blocked = [answers for answers in outcome.answers if answers and answers[-1] == ('blocked',)]
@@ -131,13 +132,14 @@ def broken_rules(scenario, outcome):
 
 
 def holders(outcome):
-    """The owners that have the key, and in which mode"""
+    """The owners that have the key, and their modes"""
     return sorted(row[:1] + row[3:4] for row in outcome.final.rows if row[2])
 
 
 def broken_promise(scenario, outcome, late):
-    """A call that began after the leases had ended, or extended one for longer than that, has the key unless a
-    call of the scenario takes it away.  "late" has the calls that began then: (session, statement)"""
+    """A call that began after the leases had expired, or that extended a lease beyond that time,
+    has the key unless a call of the scenario takes the key away. "late" has the calls that began
+    then: (session, statement)"""
     if not scenario.clock or any(word in scenario.text for word in ('release', 'force', 'steal', 'transfer', 'ROLLBACK', 'DISCONNECT', "lifetime => 'transaction'")):
         return None
     owners = {row[3] for row in outcome.final.rows if row[2]}
@@ -154,11 +156,12 @@ def is_grant(answer):
 
 
 def broken_order(scenario, outcome, order):
-    """A key that a transaction has acquired, or has proved to hold, is granted to no other owner before the
-    transaction commits.  No serial order shows that: the answers are those of a grant after the commit"""
+    """If a transaction has acquired a key, or has proved its lease, no other owner is granted the
+    key before the transaction commits. No serial order shows a violation: the answers are those
+    of a grant after the commit"""
     if 'same owner' in scenario.name:
         return None
-    # In these scenarios a key may be taken from a session before its grant is answered.
+    # In these scenarios a session may lose the key before its grant is answered.
     has_old_grants = scenario.clock or any(word in scenario.text for word in ('lock_steal', 'lock_try_force', 'transfer'))
     for at, (is_begin, i, j) in enumerate(order):
         sql, answer = scenario.programs[i][j], outcome.answers[i][j]
@@ -171,13 +174,13 @@ def broken_order(scenario, outcome, order):
             if k == i and is_next_begin and not scenario.programs[i][m].startswith('PREPARE'):
                 break
             other = outcome.answers[k][m]
-            # A session may give the key to the owner that relies on it.
+            # A session may hand the key to the owner that relies on it.
             if not is_next_begin and k != i and is_grant(other) and other[2] != 'other' and not (is_shared and other[1] == 'shared'):
                 return 'a key was granted that a transaction relies on'
     return None
 
 
 def granted(outcome):
-    """Tokens of grants that callers saw as new"""
+    """Tokens of grants that callers received as new"""
     return [answer[3] for answers in outcome.answers for answer in answers
             if is_grant(answer) and isinstance(answer[3], str) and answer[3][0] == 't']

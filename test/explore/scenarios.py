@@ -1,9 +1,8 @@
-"""What is explored: calls of two or three sessions, in states of a key.
+"""The scenarios of the explorer: calls of two or three sessions, in states of a key.
 
 A scenario is a state of the key, a program for each session, and how often two hours
 may pass.  Programs are lists of SQL; {k} is the key, {a} to {d} are owners.  Each
-schedule gets new ones.  A lease lasts an hour, and a
-call that waits waits for ten.
+schedule has a new key and new owners.  A lease lasts an hour, and a wait ten hours.
 """
 
 import itertools
@@ -25,8 +24,8 @@ def block(call, *after, before=('BEGIN',)):
     return lambda o: [*before, call(o), *(with_owner(sql)(o) for sql in after)]
 
 
-# The calls of one session.  A name with a star is for holders: a scenario needs a state in
-# which the owner has the key, or another call that gives the owner the key.
+# The calls of one session. A name with a star needs a holder: the owner has the key in the state,
+# or gets the key by another call.
 SINGLE = {
     'acquire': acquire(),
     'share': acquire(", mode => 'shared'"),
@@ -74,7 +73,7 @@ BLOCKS = {
     'session[end]': lambda o: [SINGLE['session'](o), 'DISCONNECT'],
 }
 CALLS = {**{name: (lambda o, call=call: [call(o)]) for name, call in SINGLE.items()}, **BLOCKS}
-# These give something to the other owner
+# These hand something to the other owner.
 GIVES = {'give*', 'give[tx]*', 'transfer_all*'}
 
 
@@ -88,8 +87,8 @@ POLICY = "SELECT lock_set_policy('{k}', %s)"
 
 @dataclass
 class State:
-    """What is done before: SQL, or CLOCK: two hours pass.  "third" is a session of its own, which does
-    third[0] before, and the others as its program"""
+    """What happens before the scenario: SQL, or CLOCK, which lets two hours pass. "third" is a
+    session of its own, which executes third[0] before the scenario, and the rest as its program"""
     setup: list
     holders: str = ''
     third: tuple = ()
@@ -125,7 +124,7 @@ STATES = {
     'releasing': State([lease('a')], 'a', third=(['BEGIN', "SELECT lock_release('{k}', '{a}')"], 'COMMIT')),
     'prepared': State([], third=(['BEGIN', lease('c'), "PREPARE TRANSACTION '{c}'"], "COMMIT PREPARED '{c}'")),
 }
-# Leases end meanwhile
+# States whose leases expire during the scenario
 EXPIRING = ('a', 'sa', 'a+b', 'sc', 'a,ticket b', 'a,ticket c', 'offered b', 'min_hold')
 
 
@@ -140,12 +139,12 @@ class Scenario:
 
     def __post_init__(self):
         self.text = ' '.join(sql for program in [self.setup, self.third, *self.programs] for sql in program)
-        # A call that looks at more than one key needs an empty table.
+        # A call that concerns more than one key needs an empty table.
         self.is_alone = any(word in self.text for word in ('lock_sweep', 'lock_enqueue', 'lock_set_policy', 'PREPARE'))
 
 
 def pair(state, x, y, clock=0, same=False):
-    """Owner a does x and owner b does y; or both are a"""
+    """Owner a calls x and owner b calls y; or owner a calls both"""
     s = STATES[state]
     name = f"{state}: {x} x {y}{' of the same owner' if same else ''}{' @expiry' if clock else ''}"
     programs = [CALLS[x]('a'), CALLS[y]('a' if same else 'b')]
@@ -155,7 +154,7 @@ def pair(state, x, y, clock=0, same=False):
 
 
 def is_of_interest(state, x, y, same):
-    """Does a call that is for holders have one, or may it?"""
+    """Whether a call that needs a holder has one, or may have one"""
     has = [o in STATES[state].holders for o in ('a', 'a' if same else 'b')]
     if x[-1] == '*' and not has[0] and not (y in GIVES and has[1]):
         return False
@@ -163,12 +162,12 @@ def is_of_interest(state, x, y, same):
         return False
     if x in ('status', 'is_held*') and y in ('status', 'is_held*'):
         return False
-    # Sessions of one owner that prepare use one name.
+    # Prepared transactions of one owner have the same name.
     return not (same and 'prepared' in x and 'prepared' in y)
 
 
 def three():
-    """Where the order of waiters matters"""
+    """Scenarios in which the order of waiters matters"""
     wait, release, enqueue = SINGLE['wait'], SINGLE['release*'], SINGLE['enqueue']
     programs = {
         'a: release, wait, wait': [[release('a')], [wait('b'), release('b')], [wait('c'), release('c')]],
@@ -191,7 +190,7 @@ def three():
 
 
 def all_scenarios(seed):
-    """Each pair of calls once, in some state; then each again, in another one, and so on"""
+    """Each pair of calls once, in some state; then each pair again in another state, and so on"""
     dice = random.Random(seed)
     found = []
     for x, y in itertools.product(CALLS, CALLS):
@@ -201,7 +200,7 @@ def all_scenarios(seed):
                 of_pair += [(state, x, y, clock, same) for same in ((False, True) if x <= y or STATES[state].holders == 'b' else (False,))
                             if is_of_interest(state, x, y, same)]
         dice.shuffle(of_pair)
-        # Transactions of several statements take longer, and show less.
+        # Transactions of several statements take longer, and find less.
         late = dice.random() * (1 + 2 * (x in BLOCKS) + 2 * (y in BLOCKS))
         found += [(turn, late, entry) for turn, entry in enumerate(of_pair)]
     return three() + [pair(*entry) for _, _, entry in sorted(found)]

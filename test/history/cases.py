@@ -1,6 +1,6 @@
-"""Shows that the checker would notice what a run has only now and then, such as
-retries: histories of a few calls, made by hand, and what it has to say of
-each, which is nothing or the kind of a contradiction."""
+"""Shows that the checker would notice faults that are rare in a run, such as wrong retries. Each
+case is a history of a few calls, made by hand, with the expected verdict: nothing, or the kind of
+the contradiction."""
 
 import itertools
 from datetime import datetime, timezone
@@ -10,7 +10,7 @@ from clients import History
 
 
 class Case(History):
-    """Calls at moments of their own; each owner is a client"""
+    """Calls at given times; each owner is a client of its own"""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Case(History):
             mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
     def loses(self, owner, begin, end, token=1, ttl=100):
-        """Acquired, but the answer was lost on its way"""
+        """The acquire succeeds, but the answer is lost"""
         return self.call(owner, 'acquire', begin, end, 'info', mode='shared', lifetime='lease', ttl=ttl, wait=0, limit=None,
                          unseen={'acquired': 't', 'status': 'acquired', 'fencing_token': str(token), 'mode': 'shared',
                                  'expires': str(begin + ttl)})
@@ -60,7 +60,7 @@ class Case(History):
         return self.call(owner, 'leave', begin, end, rows=[{'left': left}])
 
     def lists(self, begin, end, *rows):
-        """Rows of lock_queue: ticket, holder, until when it is offered"""
+        """Rows of lock_queue: ticket, holder, end of the offer"""
         return self.call('looker', 'places', begin, end, rows=[
             {'place': i + 1, 'ticket': ticket, 'holder': holder, 'until': until, 'offer': 50, 'expires': begin + 50}
             for i, (ticket, holder, until) in enumerate(rows)])
@@ -80,12 +80,12 @@ class Case(History):
 
 
 def two():
-    """a and b have one of two places each, until 100"""
+    """a and b have the two seats, until 100"""
     return Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2)
 
 
 def relied(how='assert'):
-    """a has the only place until 5, and relies on it in a transaction that goes on"""
+    """a has the only seat until 5, and relies on the lease in an open transaction"""
     case = Case().asks('a', 0, 1, limit=1, ttl=5).end('a', 1, 2, 'begin')
     if how == 'assert':
         case.call('a', 'assert', 2, 3, rows=[{'token': 1}])
@@ -97,20 +97,21 @@ def relied(how='assert'):
 
 
 def ended(client):
-    """b's session is over while c is let in, as b learns when it leaves; client's backend was terminated"""
+    """b's session ends before c is granted the key; b notices only when it disconnects. The
+    backend of client was terminated."""
     case = Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2, lifetime='session')
     case.faults.append((3, 4, 'terminate', [client, 0.1, 'atomic_lock']))
     return case.asks('c', 5, 6, limit=2).end('b', 8, 9, 'disconnect')
 
 
 def lined(offer=50, keep=100):
-    """a has it, b and c are in line; then a has released it"""
+    """a has the key, b and c are in line; then a releases the key"""
     return Case().asks('a', 0, 1, mode='exclusive').enqueues('b', 2, 3, 10, offer=offer, keep=keep).enqueues('c', 4, 5, 11) \
         .releases('a', 6, 7)
 
 
 CASES = (
-    # in line
+    # the order of the line
     ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).asks('b', 8, 9, mode='exclusive')),
     ('', lined().asks('b', 6.5, 9, mode='exclusive')),
     ('line', lined().asks('c', 8, 9, mode='exclusive')),
@@ -128,7 +129,7 @@ CASES = (
      .lists(11, 12, (10, 'b', None), (11, 'c', None))),
     ('', lined(keep=3).enqueues('b', 4.9, 7.5, 10).asks('c', 7, 8, mode='exclusive', ttl=0)),
     ('line', lined(keep=3).enqueues('b', 4.5, 4.8, 10).asks('c', 7, 8, mode='exclusive', ttl=0)),
-    # and offered
+    # offers
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).asks('c', 8, 9, mode='exclusive', ttl=0)),
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(8, 11, 'c', 7.9, 57.9)),
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(60, 10, 'b', 59.5, 99)),
@@ -143,7 +144,7 @@ CASES = (
     ('offer', lined().lists(7.5, 8, (10, 'b', 56.5), (11, 'c', None)).asks('d', 9, 10, mode='exclusive', ttl=0)),
     ('', lined().lists(7.5, 9.5, (10, 'b', 56.5), (11, 'c', None)).asks('b', 7, 8, mode='exclusive').releases('b', 8.1, 8.2)
      .hears(9, 11, 'c', 8.15, 58.15).asks('c', 9.1, 9.2, mode='exclusive')),
-    # lost
+    # lost tickets
     ('place', lined().enqueues('b', 20, 21, 12)),
     ('', lined(offer=1).enqueues('b', 20, 21, 12)),
     ('place', lined().leaves('b', 20, 21, False)),
@@ -152,13 +153,13 @@ CASES = (
     ('place', lined().lists(8, 9, (11, 'c', None), (10, 'b', None))),
     ('', lined().lists(8, 9, (10, 'b', None), (11, 'c', None)).asks('b', 9, 10, mode='exclusive').lists(9.5, 11, (11, 'c', None))),
     ('place', Case().leaves('b', 1, 2)),
-    # refused
+    # refusals because of a line
     ('', lined().asks('d', 8, 9, 'held', mode='exclusive')),
     ('', lined().leaves('b', 7.1, 8.1).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
     ('cause', lined().leaves('b', 7.1, 7.2).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
     ('cause', Case().enqueues('b', 2, 3, 10)),
     ('cause', lined().leaves('b', 7, 8).leaves('c', 7, 8).asks('d', 9, 10, 'held', mode='exclusive')),
-    # how many
+    # max_holders
     ('', two()),
     ('limits', two().asks('c', 3, 4, limit=2)),
     ('limits', two().asks('c', 3, 4, limit=1)),
@@ -167,22 +168,22 @@ CASES = (
     ('', two().asks('c', 3, 4, limit=3).asks('d', 5, 6).asks('e', 7, 8, limit=5)),
     ('exclusion', two().asks('c', 3, 4, mode='exclusive')),
     ('limits', Case().asks('a', 0, 1, mode='exclusive').asks('b', 2, 3, limit=1)),
-    # a fetch leaves the mode of what its owner has
+    # a fetch does not change the mode of a lease that the owner has
     ('', Case().asks('a', 0, 1).asks('b', 1, 2).fetches('a', 3, 4)),
     ('exclusion', Case().asks('a', 0, 1, ttl=2).asks('b', 1, 2).fetches('a', 3, 4)),
-    # it may have been granted before or after
+    # the grant may have come before or after the release or expiry
     ('', two().releases('b', 5, 6).asks('c', 3, 7, limit=2)),
     ('', two().releases('b', 5, 6).asks('c', 5.5, 7, limit=2)),
     ('limits', two().releases('b', 5, 6).asks('c', 3, 4, limit=2)),
     ('', Case().asks('a', 0, 1, limit=2, ttl=3).asks('b', 1, 2, limit=2).asks('c', 2.5, 4, limit=2)),
     ('limits', Case().asks('a', 0, 1, limit=2, ttl=5).asks('b', 1, 2, limit=2).asks('c', 2.5, 4, limit=2)),
-    # all at once, and one of them must have been the last
+    # overlapping calls; one grant must have been the last
     ('limits', Case().asks('a', 0, 5, limit=2).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=2)),
     ('limits', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=2)),
     ('', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=3)),
     ('limits', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=1)),
     ('', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5)),
-    # again, and for longer: the same place
+    # reacquired or extended: the same seat
     ('', two().asks('b', 3, 4, 'reacquired', limit=1, token=2).asks('a', 5, 6, 'reacquired', limit=2, token=1)),
     ('limits', two().asks('b', 3, 4, 'reacquired', limit=2, token=2).asks('c', 5, 6, limit=2)),
     ('limits', Case().asks('a', 0, 1, limit=1, ttl=10)
@@ -196,7 +197,7 @@ CASES = (
      .asks('b', 8, 9, limit=1)),
     ('limits', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1, lifetime='transaction').end('a', 6, 7)
      .asks('b', 3, 4, limit=1)),
-    # relied on, beyond the lease
+    # a transaction relies on the lease after its expiry
     ('', relied().end('a', 10, 11).asks('b', 12, 13, limit=1)),
     ('', relied().end('a', 10, 11).asks('b', 8, 13, limit=1)),
     ('limits', relied().end('a', 10, 11).asks('b', 8, 9, limit=1)),
@@ -207,7 +208,7 @@ CASES = (
     ('limits', relied('again').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('limits', relied('fence').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('', relied('').end('a', 10, 11).asks('b', 8, 9, limit=1)),
-    # how many it is said there are
+    # the number of holders in an answer
     ('', two().asks('c', 3, 4, limit=3, holders=3).asks('d', 5, 6).asks('b', 7, 8, 'reacquired', limit=1, holders=0, token=2)),
     ('limits', two().asks('c', 3, 4, limit=3, holders=4)),
     ('limits', two().asks('c', 3, 4, limit=3, holders=2)),
@@ -222,13 +223,13 @@ CASES = (
     ('', two().releases('b', 3, 6).asks('c', 3, 5, 'timeout', limit=2, holders=1, wait=1)),
     ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=3)),
     ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=2, max_holders=1)),
-    # refused
+    # refusals because of holders
     ('limits', two().releases('b', 5, 6).asks('c', 7, 8, 'held', limit=2, holders=2)),
     ('cause', two().releases('b', 5, 6).asks('c', 7, 8, 'pending', limit=2)),
     ('', two().releases('b', 5, 6).asks('c', 5, 8, 'pending', limit=2)),
     ('cause', two().asks('c', 3, 4, 'pending', limit=3)),
     ('', two().asks('c', 3, 4, 'pending', limit=3).asks('d', 3, 4, 'timeout', mode='exclusive')),
-    # counted
+    # the number of holders in lock_status
     ('', two().looks(3, 4, 2).looks(0.5, 0.6, 0).looks(0.5, 0.6, 1).looks(1.5, 1.6, 1)),
     ('count', two().looks(3, 4, 1)),
     ('count', two().looks(3, 4, 0)),
@@ -239,7 +240,7 @@ CASES = (
     ('count', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 6, 7).looks(8, 9, 0)),
     ('', ended('b')),
     ('limits', ended('a')),
-    # asked again, as the answer was lost
+    # retries after a lost answer
     ('', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, 'reacquired', token=1)),
     ('retry', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),
     ('', Case().end('a', 0, 0.1, 'begin').loses('a', 0.2, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),
@@ -250,7 +251,7 @@ CASES = (
 
 
 def misjudged():
-    """What the checker does not see, or sees where it is not"""
+    """Returns the cases in which the checker finds too little or too much"""
     wrong = []
     for number, (expected, case) in enumerate(CASES):
         found = case.judged()

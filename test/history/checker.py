@@ -1,41 +1,41 @@
-"""Judges a history: what clients were told must fit together.
+"""Judges a history: the answers that clients received must fit together.
 
-The records become holdings.  Each has two intervals: it was held for certain
-from the answer that granted it until whatever could first have ended it was
-sent (or its lease ran out), and it was possibly held from when it was asked for
-until the last moment at which it can have ended.  What holds is then decided by
-sorting, in O(n log n):
+The checker turns the records into holdings. Each holding has two intervals. The certain interval
+lasts from the answer that granted the key until the first request that could have ended the grant
+was sent, or until the lease expired. The possible interval lasts from the request until the last
+moment at which the grant can have ended. Sorting these intervals, in O(n log n), decides the
+following rules:
 
   exclusion   no two certain intervals of a key overlap, unless both are shared
-  order       a grant that was asked for after another had been answered has the
+  order       a grant that was requested after another had been answered has the
               higher fencing token; no token is granted twice
-  loss        an owner is not told that it has nothing while it certainly has
-  revival     nothing is extended, released or written under after it can last
-              have been held
-  limits      who asked with max_holders was granted the key at a moment when
-              fewer others had it, and was refused where that many can have had it
-  retry       who repeats an acquire whose answer was lost has the same grant, if nobody
-              can have ended it since
-  count       as many have a key as lock_status says, from those who certainly
-              have it, and have committed, to those who possibly have it
-  cause       nobody is refused a key that nobody can have had: a call that was
-              refused, failed or was undone has left nothing behind
-  counters    a guarded counter is the number of writes that committed; what was
-              acknowledged is there, what was refused is not
-  errors      none but those that are promised
+  loss        no answer says that an owner has nothing while the owner certainly has the key
+  revival     no call extends, releases or writes under a grant after the last
+              moment at which it can have existed
+  limits      a request with max_holders was granted at a moment when fewer other
+              owners had the key, and was refused when that many can have had it
+  retry       a client that repeats an acquire whose answer was lost gets the same grant,
+              unless somebody can have ended the grant since
+  count       lock_status counts at least the owners that certainly have the key by a
+              committed transaction, and at most those that possibly have it
+  cause       a key is refused only while another owner can have had it: a call that
+              was refused, failed or was undone has left nothing behind
+  counters    a guarded counter is the number of writes that committed; every
+              acknowledged write is in the journal, and no refused one
+  errors      only documented errors occur
 
-lines.py says what it judges of places that no connection waits for, and of offers.
+lines.py lists what it judges of tickets and offers.
 
 Where policies limit the clients, and ask for history:
 
-  quota       nobody is granted more keys than the policy allows, and nobody is refused
-              one who cannot have had as many
-  history     lock_history has each grant that was acknowledged, once, from the call that
-              granted it to one that can have ended it, and by what ended it; it has nothing
-              that was undone; and what it has keeps to exclusion and limits by itself
+  quota       no role gets more keys than the policy allows, and a role is refused a key
+              only if it can have had that many
+  history     lock_history has each acknowledged grant once, from the call that granted it
+              to a call that can have ended it, with the reason of the end; it has no
+              grant that was undone; its rows by themselves keep to exclusion and limits
 
-Certain is what survives every fault of the run: a release may be lost by a
-crash (it is not flushed), a lease by a fail-over to a standby that lagged.
+"Certain" means that it survives every fault of the run: a crash may undo a release (which is not
+flushed), and a fail-over to a standby that lagged may lose a lease.
 """
 
 import bisect
@@ -48,9 +48,9 @@ from collections import defaultdict
 
 from lines import Lines
 
-# The clock of the server is read a little before or after ours.
+# We read the server's clock a little too early or too late.
 CLOCK = 0.002
-# Numbers of holders in answers stop there
+# Numbers of holders in answers end at this number.
 MANY = 100
 
 OWNERLESS = ('not_found', 'not_owner', 'already_released', 'expired', 'forced')
@@ -69,9 +69,9 @@ class Holding:
         self.end = self.last = self.expires = expires
         self.counts = self.anew = True
         self.fate = 'done'
-        self.limit = None		# with which its place was granted, if that is known
-        self.before = None		# what its owner had, for all that is known
-        self.shown = math.inf		# from when on others see it
+        self.limit = None		# max_holders with which the seat was granted, if known
+        self.before = None		# the holding that this owner had before, as far as known
+        self.shown = math.inf		# the moment from which others see the holding
 
     def close(self, certain, possible):
         self.end = min(self.end, certain)
@@ -83,19 +83,19 @@ class Holding:
 
 
 class Number:
-    """How many owners there are at any moment, of intervals (from, to, owner)"""
+    """The number of owners at any moment, from intervals (from, to, owner)"""
 
     def __init__(self, intervals):
         self.of_owner = merged(intervals)
         changes = sorted(change for list_of in self.of_owner.values()
                          for begin, end in list_of for change in ((begin, 1), (end, -1)))
         self.moments = [moment for moment, _ in changes]
-        # before all, and from each moment on
+        # before all moments, and from each moment on
         self.numbers = list(itertools.accumulate((change for _, change in changes), initial=0))
         self.trees = {}
 
     def extreme(self, pick, begin, end):
-        """The lowest or the highest number, pick, at any moment from begin to end"""
+        """The lowest or highest number (pick is min or max) between begin and end"""
         size = len(self.numbers)
         if pick not in self.trees:
             tree = self.trees[pick] = [0] * size + self.numbers
@@ -123,18 +123,18 @@ class Number:
         return self.extreme(max, begin, end)
 
     def when(self, number):
-        """A moment at which there are more, or None"""
+        """A moment at which there are more than number, or None"""
         return next((self.moments[i - 1] for i, n in enumerate(self.numbers) if n > number), None)
 
     def has(self, owner, begin, end):
-        """Whether it is one of them at any moment in between"""
+        """Whether owner is among the owners at any moment between begin and end"""
         list_of = self.of_owner.get(owner, ())
         i = bisect.bisect_left(list_of, (end,))
         return i > 0 and list_of[i - 1][1] > begin
 
 
 def merged(intervals):
-    """owner: (from, to), in order and apart"""
+    """owner: [(from, to)], sorted and without overlaps"""
     found = defaultdict(list)
     for begin, end, owner in sorted(intervals):
         if end <= begin:
@@ -148,11 +148,11 @@ def merged(intervals):
 
 
 class Others:
-    """Who has an interval (from, to, owner) that somebody else's call meets"""
+    """Finds intervals (from, to, owner) that the call of another owner meets"""
 
     def __init__(self, intervals):
         list_of = sorted(intervals, key=lambda r: r[0])
-        # at each place the latest end so far, and that of another owner
+        # for each index: the entry with the latest end so far, and the latest of another owner
         best, second, self.ends = None, None, []
         for entry in list_of:
             if best is None or entry[1] > best[1]:
@@ -165,7 +165,7 @@ class Others:
         self.begins = [r[0] for r in list_of]
 
     def last(self, end):
-        """Of those that begin by then, the two of different owners that end last"""
+        """Of the intervals that begin by end, the two of different owners that end last"""
         i = bisect.bisect_right(self.begins, end)
         return self.ends[i - 1] if i > 0 else ()
 
@@ -174,17 +174,16 @@ class Others:
 
 
 class Checker:
-    """All the judgements; self.wrong has what was found"""
+    """All the judgements; self.wrong lists the contradictions"""
 
     def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None,
                  relaxed=()):
-        """crashes: (from, to) in which the server was lost, and with it releases that had not
-        been flushed; failovers: the same, where no lease of before is certain; steps:
-        moments at which the server's clock was moved, and by how much it is off
-        from then on; allowed: SQLSTATEs that the run's faults explain; causes:
-        whether the cause of refusals can be judged; policies: prefix: limits; roles:
-        those of clients, other than postgres; relaxed: clients whose writes that had not
-        been flushed may be undone by a crash"""
+        """crashes: (from, to) in which the server was lost, with the releases that had not been
+        flushed; failovers: the same, and no earlier lease is certain; steps: (moment at which the
+        server's clock was moved, offset of the clock from then on); allowed: SQLSTATEs that the
+        run's faults explain; causes: whether the checker can judge the cause of refusals;
+        policies: prefix: limits; roles: those of clients, other than postgres; relaxed: clients
+        whose unflushed writes a crash may undo"""
         self.history = history
         self.records = [r for r in history.records if r.get('comp') is not None]
         self.crashes = sorted(crashes)
@@ -199,24 +198,24 @@ class Checker:
         self.lines = Lines(self, CLOCK, Others)
         self.holdings = []
         self.keys = {r['key'] for r in self.records if r.get('key')}
-        self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
+        self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold the key), beside holdings
         self.looks = []
-        self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got it)
-        self.to_prove = []			# (holding, record, what): held then, so the answer is wrong
+        self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got the key)
+        self.to_prove = []			# (kind, holding, record, key, owner): an answer to check against the holding
         self.refusals = []
         self.beyond = []			# calls that a quota refused
         self.client_of = {}			# owner: client
         self.ended = {}				# (key, token): (word, record) of what its owner did to end it
         self.latest = {}			# (key, owner): the last grant
-        self.extended_all = set()		# owners of which nobody knows when what they have ends
-        self.upgraded = set()			# (key, token) that may have ended with an upgrade
-        self.doubtful = set()			# (key, owner) of which nobody knows all
+        self.extended_all = set()		# owners whose leases end at an unknown time
+        self.upgraded = set()			# (key, token) of grants that an upgrade may have ended
+        self.doubtful = set()			# (key, owner) with calls of unknown effect
         self.unseen = {}			# (key, owner): the record of an acquire whose answer was lost
-        self.asked = []				# (that record, the same asked again, its row)
+        self.asked = []				# (that record, record of the repeated call, its row)
         self.in_block = set()			# ids of calls that ended a transaction which cannot have committed
-        self.writes = {}			# id of a write: certainly committed True, False or None
+        self.writes = {}			# id of a write: committed (True), not committed (False) or unknown (None)
         self.fate_of = {}			# id of a write: its fate
-        self.flushed = [], []			# moments at which commits were sent that flush, and the first answer since
+        self.flushed = [], []			# for each flushing commit: when it was sent; the earliest answer from it on
 
     def say(self, kind, text, *records):
         self.wrong.append(f'{kind}: {text}' + ''.join(f'\n    {self.show(r)}' for r in records))
@@ -227,7 +226,7 @@ class Checker:
         return ', '.join(f'{name} {record[name]!r}' for name in fields if record.get(name) is not None)
 
     def run(self, kinds=None):
-        """All judgements, or those that find some kinds of contradictions"""
+        """All judgements, or only those that find the given kinds of contradictions"""
         by_client = defaultdict(list)
         for record in self.records:
             by_client[record['client']].append(record)
@@ -253,15 +252,15 @@ class Checker:
             self.history_of_grants()
         return self.wrong
 
-    # -- what became of each call -------------------------------------------
+    # -- the fate of each call ----------------------------------------------
 
     def with_fates(self, records):
-        """Pairs of record and (fate, invoked, answered) of what decided it:
+        """Pairs of record and (fate, invoked, answered) of the call that decided its fate:
         'done', 'undone' or 'unknown'"""
         fates = [None] * len(records)
         block, marks = None, []
-        failed = {}			# call: when something failed, which gave up what it had
-        prepared = None			# [calls, whether it was prepared for certain, certain until, what was sent]
+        failed = {}			# call: when an error undid its effects
+        prepared = None			# [calls, whether certainly prepared, certain until, verb of a finish without answer]
         for i, record in enumerate(records):
             operation, outcome = record['op'], record['outcome']
             if operation == 'begin' and outcome != 'info':
@@ -284,14 +283,14 @@ class Checker:
                 elif outcome == 'ok' or record.get('sqlstate') == '42704':
                     fate = 'done' if record['verb'] == 'COMMIT' else 'undone'
                     if outcome == 'error' and prepared[3] is None:
-                        # it is not there
+                        # the prepared transaction does not exist
                         fate = 'undone'
                         if self.failovers:
                             fate = 'unknown'
                         elif prepared[1]:
                             self.say('loss', 'what was prepared is gone', record)
                     elif outcome == 'error' and fate == 'done' and not prepared[1]:
-                        # it was committed before, or never prepared
+                        # committed before, or never prepared
                         fate = 'unknown'
                     for j in prepared[0]:
                         fates[j] = (fate, prepared[2], record['comp'])
@@ -304,11 +303,11 @@ class Checker:
                         fate = 'unknown'
                     else:
                         fate = 'undone'
-                    # what the transaction had is certain until its end was sent
+                    # the transaction's holdings are certain until its end was sent
                     certain = record['inv']
                     if outcome == 'info' or operation == 'connect':
-                        # The backend may have ended any time after it did the last
-                        # call, of which the client learned later.
+                        # The backend may have ended at any time after its last call; the client
+                        # learned so later.
                         certain = records[i - 1]['inv']
                     for j in block:
                         fates[j] = (fate, min(failed.get(j, math.inf), certain), self.gone(record))
@@ -326,23 +325,23 @@ class Checker:
                 fates[i] = ('done', record['inv'], record['comp'])
             if outcome == 'info' and fates[i][0] == 'done':
                 fates[i] = ('unknown', record['inv'], self.gone(record))
-        if prepared is not None:	# the run ended before it was finished
+        if prepared is not None:	# the run ended before the prepared transaction did
             for j in prepared[0]:
                 fates[j] = ('unknown', min(prepared[2], records[-1]['inv']), math.inf)
-        if block:			# the run ended in the middle
+        if block:			# the run ended within a transaction
             for j in block:
                 fates[j] = ('unknown', records[-1]['inv'], self.gone(records[-1]))
-        # what was prepared when another followed, as it may be in a replay
+        # no fate: another transaction was prepared before this one was finished, as in a replay
         return [(record, fate or ('unknown', record['inv'], math.inf)) for record, fate in zip(records, fates)]
 
     def gone(self, record):
-        """When the backend had ended, if the connection ended with this call, and with it what is
-        left of one that was killed"""
+        """When the backend had ended, if the connection ended with this call; not before the end
+        of faults that had begun"""
         moment = max(record['comp'], record.get('gone', 0))
         return max([moment] + [end for begin, end, _, _ in self.history.faults if begin <= moment])
 
     def flushes(self, of_clients):
-        """Acknowledged grants: all that had been answered before their commit is flushed with it"""
+        """Finds acknowledged grants: their flush covers everything that was answered before"""
         found = sorted(fate[1:] for pairs in of_clients for record, fate in pairs
                        if record['op'] in ('acquire', 'acquire_all') and record['outcome'] == 'ok' and fate[0] == 'done' and
                        record['lifetime'] == 'lease' and record['rows'][0]['status'] == 'acquired')
@@ -352,13 +351,13 @@ class Checker:
     # -- holdings -----------------------------------------------------------
 
     def local(self, expires):
-        """When a lease ends, on our clock"""
+        """The moment on our clock at which a lease ends"""
         return math.inf if expires is None else expires - self.history.offset
 
     def follow(self, records):
-        """Makes holdings of what one client did.  An owner belongs to one
-        client, so that its calls follow each other."""
-        held = {}			# (key, owner): holding that may still be there
+        """Makes holdings of one client's records. An owner belongs to one client, so that the
+        calls of an owner follow each other."""
+        held = {}			# (key, owner): holding that may still exist
         alive = 0.0
         for record, fate in records:
             operation, outcome = record['op'], record['outcome']
@@ -369,11 +368,11 @@ class Checker:
             if record.get('sqlstate') == '53400':
                 self.beyond.append(record)
             if operation in ('connect', 'disconnect') or outcome == 'info':
-                # what ended with the session that was
+                # the session's leases end with it
                 end = record['inv'] if operation == 'disconnect' else alive
                 if any(kind == 'terminate' and detail[0] == record['client'] and ended >= alive and begun < end
                        for begun, ended, kind, detail in self.history.faults):
-                    end = alive		# it does not know yet
+                    end = alive		# the client has not noticed yet that its backend was terminated
                 for holding in held.values():
                     if holding.lifetime == 'session':
                         holding.close(end, self.gone(record))
@@ -382,7 +381,7 @@ class Checker:
             if operation in ('release', 'release_all', 'extend', 'extend_all', 'convert', 'transfer', 'enqueue'):
                 for k in [k for k in self.unseen if k[1] in (record.get('owner'), record.get('heir')) and
                           record.get('key') in (None, k[0])]:
-                    del self.unseen[k]		# it may have been ended, or be another now
+                    del self.unseen[k]		# the grant may have ended, or may be another one now
             if operation == 'enqueue':
                 self.enqueued(record, fate, held)
             elif operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
@@ -435,7 +434,7 @@ class Checker:
             holding.end = min(holding.end, certain)
             holding.last = max(holding.last, possible)
         else:
-            # until it has committed it is a claim, whatever its time
+            # until the commit the grant is a claim, even past its expiry
             holding.last = max(holding.last, possible)
         if record['op'] == 'fetch' and lifetime != 'transaction' and name != 'undone':
             holding.last = max(holding.last, record['comp'] + record['ttl'])
@@ -451,7 +450,7 @@ class Checker:
         keys = record['keys'] if record['op'] == 'acquire_all' else [record['key']]
         owner, mode, outcome = record['owner'], record['mode'], record['outcome']
         if record['op'] == 'steal':
-            # it ends what others have
+            # a steal ends the grants of others
             self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', owner))
         if outcome != 'ok':
             for key in keys:
@@ -461,7 +460,7 @@ class Checker:
                 if outcome == 'info':
                     until = fate[2] + record['ttl']
                     if before is not None and record['lifetime'] == 'session':
-                        before.end = min(before.end, record['inv'])	# it may have ended with the session
+                        before.end = min(before.end, record['inv'])	# the grant may have ended with the session
                     unseen = record.get('unseen')
                     if unseen and unseen.get('acquired') == 't' and record['id'] not in self.in_block and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
@@ -472,7 +471,8 @@ class Checker:
             return
         rows = record['rows']
         if record['op'] == 'fetch':
-            # Token and end are not told, nor whether the owner had it before, as which it is left.
+            # The answer has neither token nor expiry. It does not say whether the owner had the key
+            # before; if so, the mode does not change.
             before = held.get((record['key'], owner))
             if before is not None and before.mode == 'shared' and before.last >= record['inv']:
                 mode = 'shared'
@@ -493,18 +493,18 @@ class Checker:
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
             if before is not None and row['status'] == 'acquired' and record['lifetime'] == 'transaction':
-                # Who counts with a limit takes what is left of the lease for one more.
+                # Calls with max_holders count the rest of the lease as another holder.
                 self.may_have(record, key, fate[2], holds=False)
             if before is not None:
-                # undone, it is again what it was, but we do not follow that
+                # If this is undone, the earlier grant continues, which we do not track.
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
                 if row['status'] == 'acquired' and before.mode != row['mode']:
-                    # if it still was there
+                    # if that grant still existed
                     self.upgraded.add((key, before.token))
             self.add(record, fate, held, key, owner, row, lifetime, before)
 
     def enqueued(self, record, fate, held):
-        """Acquired, or that is refused, and there is a place in line instead"""
+        """Like acquired(), unless the call was refused and returned a ticket"""
         if record['outcome'] != 'ok' or record['rows'][0]['status'] != 'queued':
             self.acquired(record, fate, held)
             return
@@ -512,16 +512,16 @@ class Checker:
         self.refused(record, record['key'], held.get((record['key'], record['owner'])))
 
     def asked_again(self, record, row, lost):
-        """Remembers who repeats an acquire whose answer was lost"""
+        """Remembers a call that repeats an acquire whose answer was lost"""
         if lost is None or record['op'] != 'acquire' or record['outcome'] not in ('ok', 'refused') or \
            record['mode'] != lost['mode'] or record['lifetime'] != 'lease':
             return
         if record['comp'] > self.local(float(lost['unseen']['expires'])) - CLOCK:
-            return			# it may have run out
+            return			# the lease may have expired
         self.asked.append((lost, record, row))
 
     def retries(self):
-        """Who repeats an acquire whose answer was lost has the same grant, where nobody forced its end"""
+        """A repeated acquire must get the same grant, unless an administrator ended that grant"""
         for lost, record, row in self.asked:
             unseen = lost['unseen']
             if any(inv < record['comp'] and ended > lost['inv'] for inv, ended, _, _ in self.forced[record['key']]):
@@ -570,7 +570,7 @@ class Checker:
             self.told_nothing(record, before)
 
     def ends(self, word, holding, record, fate):
-        """Its owner ended a grant, if it did not get the key anew since"""
+        """Notes that the owner ended a grant, unless the owner got the key anew since"""
         if fate[0] == 'done' and holding.token is not None and self.latest[holding.key, holding.owner] is holding:
             self.ended.setdefault((holding.key, holding.token), (word, record))
 
@@ -601,7 +601,7 @@ class Checker:
         return max(fate[2], holding.expires) if self.may_be_undone(fate) else fate[2]
 
     def may_be_undone(self, fate):
-        """Unless something that was flushed followed before the next crash"""
+        """Whether a crash came before the next flush"""
         crash = next((begin for begin, end in self.crashes if end >= fate[1]), None)
         sent, answers = self.flushed
         i = bisect.bisect_left(sent, fate[2])
@@ -609,7 +609,7 @@ class Checker:
 
     @staticmethod
     def says_nothing(record):
-        """Whether the owner was told that it does not have the key"""
+        """Whether the answer says that the owner does not have the key"""
         if record.get('sqlstate') in NOT_HELD:
             return True
         rows = record.get('rows')
@@ -639,7 +639,7 @@ class Checker:
                 if before.end >= record['inv'] and before.lifetime != 'ended' and fate[0] == 'done':
                     later.start = before.start		# without a gap
                     if before.end >= record['comp']:
-                        # else others count it as over, until the extension has committed
+                        # otherwise others take the lease for expired until the extension commits
                         later.shown = before.shown
                 if fate[0] != 'done':
                     later.end = min(later.end, before.end)
@@ -650,7 +650,7 @@ class Checker:
                     self.latest[k] = later
                 held[k] = later
             elif outcome in ('ok', 'info'):
-                # whether, and exactly to when, is not told
+                # the answer says neither which leases were extended nor until when
                 if before is not None:
                     before.end = min(before.end, record['inv'] + record['ttl'])
                     before.last = max(before.last, fate[2] + record['ttl'])
@@ -675,23 +675,24 @@ class Checker:
                 self.told_nothing(record, before)
 
     def relied_on(self, record, fate, key, owner, mode):
-        """A pin: its transaction relies on what the owner has, which nobody else gets
-        before that has ended, even if the lease runs out"""
+        """Adds a pin: the transaction relies on the owner's grant, so that nobody else gets the
+        key before the transaction ends, even if the lease expires"""
         if fate[1] > record['comp']:
             pin = Holding(record, key, owner, mode, None, fate[1], 'pin')
             pin.last, pin.counts, pin.anew = fate[2], False, False
             self.holdings.append(pin)
 
     def refused(self, record, key, own):
-        """A refusal that should have a cause"""
+        """Remembers a refusal that needs a cause"""
         if record.get('sqlstate') == '53400':
-            return			# that is another one
+            return			# a quota's refusal is judged by quotas()
         rows = record.get('rows')
         if isinstance(rows, list) and rows and rows[0].get('key') not in (None, key):
-            return			# of a set: another key was in the way
+            return			# another key of the set was held
         if own is not None and record['op'] != 'convert' and (record['mode'] == own.mode):
             self.to_prove.append(('certain', own, record, key, own.owner))
-        # Who shares a lease cannot have the key alone just for a transaction, and is told so.
+        # A sharer cannot get the key exclusively for a transaction; the refusal then names its own
+        # lease.
         names_own = rows[0].get('mode') == 'shared' if isinstance(rows, list) and rows else record.get('sqlstate') == 'LK007'
         by_itself = own is not None and own.mode == 'shared' and own.lifetime in ('lease', 'session') and names_own and \
             record['op'] == 'acquire' and (record['mode'], record['lifetime']) == ('exclusive', 'transaction')
@@ -704,7 +705,7 @@ class Checker:
     # -- the judgements -----------------------------------------------------
 
     def cut(self):
-        """Ends holdings where an administrator, a fail-over or a clock did"""
+        """Ends holdings where an administrator, a fail-over or a step of the clock did"""
         forced, longest = {}, {}
         for key, list_of in self.forced.items():
             list_of.sort()
@@ -713,7 +714,7 @@ class Checker:
         for holding in self.holdings:
             if holding.key in forced and holding.lifetime not in ('transaction', 'pin'):
                 list_of = self.forced[holding.key]
-                # those sent before it was granted may still have been at work
+                # calls sent before the grant may have taken effect later
                 i = bisect.bisect_left(forced[holding.key], holding.first - longest[holding.key])
                 while i < len(list_of) and list_of[i][0] < holding.end:
                     sent, ended, done, owner = list_of[i]
@@ -724,7 +725,7 @@ class Checker:
                         holding.last = min(holding.last, ended)
                     holding.end = min(holding.end, sent)
             for begin, end in self.failovers:
-                if holding.first < end:		# it may have been answered late
+                if holding.first < end:		# the grant may have been answered late
                     holding.end = min(holding.end, begin)
                     holding.last = math.inf
             if self.steps:
@@ -739,7 +740,7 @@ class Checker:
                 holding.last = math.inf
 
     def intervals(self):
-        """key: (from, to, owner) of everything that may have been held"""
+        """key: (from, to, owner) of all possible holdings"""
         found = defaultdict(list)
         for holding in self.holdings:
             found[holding.key].append((holding.first - CLOCK, holding.last + CLOCK, holding.owner))
@@ -748,7 +749,7 @@ class Checker:
         return found
 
     def number(self):
-        """Counts, by key, who had it"""
+        """Counts the owners of each key"""
         certainly, seen, possibly = defaultdict(list), defaultdict(list), defaultdict(list)
         alone, calls = defaultdict(list), defaultdict(list)
         for holding in self.holdings:
@@ -760,7 +761,7 @@ class Checker:
             possibly[key].append(interval)
             if holding.mode != 'shared':
                 alone[key].append(interval)
-            # it may have had others wait for it, or refused
+            # the call may have made others wait, or be refused
             calls[key].append((holding.record['inv'], holding.record['comp'], owner))
         for key, list_of in self.possible.items():
             for begin, end, owner, holds in list_of:
@@ -786,8 +787,8 @@ class Checker:
                 by_key[holding.key].append((start, end, holding))
         for list_of in by_key.values():
             list_of.sort(key=lambda h: h[0])
-            # of each owner the latest end; the two latest of different owners
-            # suffice, for each mode
+            # Keep the latest end of each owner; in each mode the two latest of different owners
+            # suffice.
             latest = {'exclusive': [], 'shared': []}
             for start, end, holding in list_of:
                 for mode in ('exclusive', 'shared') if holding.mode == 'exclusive' else ('exclusive',):
@@ -830,7 +831,7 @@ class Checker:
                 heapq.heappush(answered, (holding.start, id(holding), holding))
 
     def loss(self):
-        """What owners were told of their own holdings"""
+        """Checks answers about the owner's own holdings"""
         by_owner = defaultdict(list)
         for key, list_of in self.intervals().items():
             for begin, end, owner in list_of:
@@ -856,7 +857,7 @@ class Checker:
         return start <= record['inv'] and record['comp'] <= end
 
     def limits(self):
-        """What was granted, and refused, with a limit"""
+        """Checks grants and refusals with max_holders"""
         of_limit = defaultdict(lambda: defaultdict(list))
         for holding in self.holdings:
             if holding.limit is None or holding.mode != 'shared':
@@ -872,7 +873,7 @@ class Checker:
                 self.say('limits', f'{holding.limit} may have {holding.key}, and {number} others had it all the time:\n    {holding}',
                          record)
         for key, limits in of_limit.items():
-            # Whoever was the last of them to get its place had all the others beside it.
+            # The last owner to get its seat had all the others beside it.
             granted = []
             for limit in sorted(limits):
                 granted += limits[limit]
@@ -889,7 +890,7 @@ class Checker:
             self.number_said(record, key, record.get('limit'))
 
     def number_said(self, record, key, limit):
-        """How many there are, as the answer to an acquire says it"""
+        """Checks the number of holders in the answer to an acquire"""
         row = next((row for row in record.get('rows') or () if row['key'] == key), {})
         said = row.get('holders')
         if said is None:
@@ -907,11 +908,11 @@ class Checker:
         elif row['acquired'] and said <= self.seen[key].lowest(record['inv'], record['comp']):
             self.say('limits', f'more have {key}', record)
         elif row['status'] == 'held' and row['mode'] == 'shared' and said < limit:
-            # where it is pending, or was waited for, others may be about to take the rest
+            # a pending claim, or a waiter, may be about to take the other seats
             self.say('limits', 'refused though fewer have it', record)
 
     def count(self):
-        """What lock_status says of how many there are"""
+        """Checks the number of holders that lock_status shows"""
         for record in self.looks:
             row, key = record['rows'][0], record['key']
             said = row['holders'] or 0 if row['locked'] else 0
@@ -933,7 +934,7 @@ class Checker:
             if self.lines.in_the_way(key, owner, begin, end):
                 continue
             if found and record.get('limit') is not None:
-                # one that has it alone, or is at it, or so many that share it
+                # an exclusive holder, a call in progress, or that many sharers
                 found = self.alone.get(key, nobody).meets(owner, begin, end) or \
                     self.calls.get(key, nobody).meets(owner, begin, end) or \
                     key in self.possibly and self.possibly[key].highest(begin, end) >= record['limit']
@@ -942,7 +943,7 @@ class Checker:
 
     @staticmethod
     def status(record):
-        """Why it was refused, as lock_try_acquire says it"""
+        """The reason of a refusal, as lock_try_acquire returns it"""
         if isinstance(record.get('rows'), list) and record['rows']:
             return record['rows'][0].get('status')
         return {'40P01': 'deadlock'}.get(record.get('sqlstate'))
@@ -964,13 +965,13 @@ class Checker:
         return self.roles.get(record['client'], 'postgres')
 
     def quotas(self):
-        """Nobody has more keys than a policy allows, nor is refused one without having as many"""
+        """No role has more keys than a policy allows, nor is refused a key with fewer"""
         certainly, possibly = defaultdict(list), defaultdict(list)
         for holding in self.holdings:
             if holding.lifetime == 'pin' or holding.record['client'] == 'judge':
                 continue
             whose = self.rule(holding.key, 'role')[0], self.role_of_owner(holding.owner)
-            # Keys that a transaction holds to its end count as one for others.
+            # Keys that a transaction holds to its end count as one key for other sessions.
             if holding.lifetime != 'transaction':
                 certainly[whose].append((*self.certain(holding), holding.key))
             possibly[whose].append((holding.first, holding.last + CLOCK, (holding.key, holding.owner)))
@@ -998,7 +999,7 @@ class Checker:
                 self.say('quota', f'refused with at most {most} keys', record)
 
     def history_of_grants(self):
-        """What lock_history has"""
+        """Compares lock_history with the holdings"""
         rows = {(row['key'], row['token']): row for row in self.history.grants}
         of_token = defaultdict(list)
         for holding in self.holdings:
@@ -1018,7 +1019,7 @@ class Checker:
         self.by_themselves(rows.values())
 
     def recorded_as(self, list_of, row):
-        """Is the row that of a grant, of which there may be several holdings?"""
+        """Compares a row with its grant, which may have several holdings"""
         first, record = list_of[0], list_of[0].record
         if row is None:
             self.say('history', f'it does not have {first}', record)
@@ -1030,10 +1031,10 @@ class Checker:
             self.say('history', f'it has {row} for {first}', record)
         if (first.key, first.owner) in self.doubtful:
             return
-        # What was undone has kept others out until then, and has left the end as it was.
+        # A holding that was undone kept others out until then, but did not change the end.
         certain, possible = max(h.end for h in list_of if h.fate != 'undone'), max(h.last for h in list_of)
         if first.lifetime == 'transaction':
-            certain = begin			# it may have been prepared before it was committed
+            certain = begin			# it may have been prepared before the commit
         if not certain - CLOCK <= end <= possible + CLOCK:
             self.say('history', f'another end of {first}: {row}', record)
         word, ending = self.ended.get((first.key, first.token), (None, None))
@@ -1046,11 +1047,11 @@ class Checker:
             self.say('history', f'it expired at another time: {row}', record)
 
     def words(self, list_of):
-        """What can have ended a grant that its owner has not ended for certain"""
+        """The possible reasons of the end of a grant that its owner did not certainly end"""
         first = list_of[0]
         if first.lifetime == 'transaction':
             return {'transaction', 'released'}
-        words = {'expired', 'released'}		# a release of all does not say of which
+        words = {'expired', 'released'}		# release_all does not say which leases it released
         if (first.key, first.token) in self.upgraded:
             words.add('converted')
         if any(h.lifetime in ('session', 'ended') for h in list_of):
@@ -1061,18 +1062,18 @@ class Checker:
         return words
 
     def by_themselves(self, rows):
-        """Do they keep to what is promised?"""
+        """Checks the rows of lock_history against each other"""
         by_key, counted = defaultdict(list), defaultdict(list)
         brief = {(holding.key, holding.token) for holding in self.holdings if holding.lifetime == 'transaction'}
         for row in rows:
             if row['end'] < row['begin']:
                 self.say('history', f'it ended before it began: {row}')
             by_key[row['key']].append(row)
-            # Those of the judge came when the limits had been lifted.
+            # The judge's grants came after the limits had been removed.
             if row['role'] != 'postgres' and row['by'] != 'transaction' and (row['key'], row['token']) not in brief:
                 counted[self.rule(row['key'], 'role')[0], row['role']].append((row['begin'], row['end'], row['key']))
         for key, list_of in by_key.items():
-            last = {}			# by mode, the one that ended last
+            last = {}			# by mode, the row that ended last
             for row in sorted(list_of, key=lambda r: r['token']):
                 for mode in ('exclusive', 'shared') if row['mode'] == 'exclusive' else ('exclusive',):
                     if mode in last and last[mode]['end'] > row['begin']:
@@ -1097,7 +1098,7 @@ class Checker:
             if state in self.allowed or state == '25P02' or state == '42704' and record['op'] == 'finish':
                 continue
             if state == 'XX000' and '53200' in self.allowed and 'Cannot allocate memory' in record['message']:
-                continue		# PostgreSQL's pg_gmtime(), in what we select
+                continue		# PostgreSQL's pg_gmtime(), in our SELECT
             self.say('errors', f'SQLSTATE {state}', record)
 
     def counters(self, counters, journal):
@@ -1116,7 +1117,7 @@ class Checker:
         for write, done in self.writes.items():
             record = record_of[write]
             if record['inv'] < lost or record['client'] in self.relaxed and self.may_be_undone(self.fate_of[write]):
-                continue		# as acknowledged leases, it may be gone
+                continue		# like acknowledged leases, the write may be lost
             if done and write not in seen and write in self.journaled():
                 self.say('counters', f'write {write} was acknowledged, and is not in the journal')
         for number, value in counters.items():

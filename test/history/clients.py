@@ -1,16 +1,16 @@
-"""Clients that use locks, and the history of what they asked and were told.
+"""Clients that use locks, and the history of their calls and the answers.
 
-Every call is a record: what was sent, when (invoked, and answered; seconds of
+Each call is a record: the statement, the times of its invocation and of its answer (seconds of
 the monotonic clock), and the outcome:
 
-  ok       done; in a transaction block, until that ends otherwise
-  refused  a status or an SQLSTATE that says the state of the lock forbids it
-  error    another error of the server: nothing was done
-  info     nobody knows: the connection was lost, or the backend ended
+  ok       done; in a transaction block, unless the block is rolled back later
+  refused  a status or an SQLSTATE says that the state of the lock forbids the call
+  error    another error of the server: the call did nothing
+  info     unknown: the connection was lost, or the backend ended
 
-What a client does next depends only on its generator, seeded with the number
-of the run and its own, and on the answers it got.  It never looks at what
-others do: the records alone must tell the checker everything.
+The next step of a client depends only on its answers and on its random generator, which is seeded
+with the numbers of the run and of the client. A client never looks at other clients: the records
+alone must suffice for the checker.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from server import began
 
 REFUSALS = {'55P03', '40P01', '53400', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08007', '08006', '08003', '08000', '25P03', '08P01'}
-# Of the seats in a line: what lock_enqueue says, and the rows of lock_queue
+# The columns that we read of lock_enqueue, and of lock_queue
 PLACE = ("status, place, key, 'exclusive' AS mode, extract(epoch FROM expires_at)::float8 AS expires, "
          'fencing_token, ticket, holder, owner')
 LINE = '''SELECT place, holder, ticket, extract(epoch FROM expires_at)::float8 AS expires,
@@ -35,9 +35,9 @@ LINE = '''SELECT place, holder, ticket, extract(epoch FROM expires_at)::float8 A
 GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
          'holder, key, extract(epoch FROM acquired_at)::float8 AS since, holders, max_holders')
 
-# Names of keys, k: before them, and of owners that test/collisions.py has made:
-# keys 1, 2 and 5 have one hash in PostgreSQL, with the seed that was once used for
-# keys, and 3 and 4 another; the owners have one.  It must not matter.
+# Names from test/collisions.py, for keys (after "k:") and owners. Keys 1, 2 and 5 have one hash in
+# PostgreSQL, with the seed that was once used for keys; keys 3 and 4 have another; the owners share
+# one. The collisions must not matter.
 KEY_NAMES = {2: 'collision-8rq87W5H2RK_', 4: 'collision-.wJ5(5vX&_Zl', 5: 'collision-9Ov^bK2FhUfj'}
 OWNERS = ('dE*dH_)0ofwk', '39L&g]y!nZ&k', 'H9cH?T5mS#MN', '<B;]6J<1q(C-',
           'e6n6B0mX<9^w', 'a]l#3!Tj)23p', 'a/7)f[Fz&?;o', 'IGB/>ZPI^C[7')
@@ -59,20 +59,20 @@ def backend_of(conn):
 
 
 class Stop(Exception):
-    """The run is over."""
+    """The run has ended"""
 
 
 class History:
-    """The records, in the order of their invocation."""
+    """The records, in the order of their invocation"""
 
     def __init__(self):
         self.records = []
         self.number = itertools.count()
         self.faults = []		# (from, to, kind, detail)
-        self.grants = []		# rows of lock_history in the end, where policies ask for it
-        self.events = []		# what a listener heard: (when, key, payload)
-        # expires_at is of the real-time clock; they may drift apart a little.  A thread that reads both
-        # may be interrupted in between, which makes the difference smaller.
+        self.grants = []		# rows of lock_history at the end, where policies ask for it
+        self.events = []		# events that the listener received: (when, key, payload)
+        # The difference of the clocks, since expires_at is real time. The clocks may drift apart a
+        # little. An interruption between the two readings makes the difference smaller.
         self.offset = max(time.time() - time.monotonic() for _ in range(1000))
 
     def begin(self, **record):
@@ -109,7 +109,7 @@ class History:
 
 
 class Session:
-    """One client's connection, and the records of what is sent over it."""
+    """The connection of a client, and the records of its calls"""
 
     def __init__(self, run, name):
         self.run = run
@@ -118,7 +118,7 @@ class Session:
         self.in_transaction = False
 
     def connect(self):
-        """A connection, however long the server needs; Stop after the run."""
+        """Connects, however long the server needs; raises Stop after the run"""
         while self.conn is None:
             if self.run.over():
                 raise Stop
@@ -143,7 +143,7 @@ class Session:
         record['comp'] = time.monotonic()
 
     def drop(self, record):
-        """The backend may go on for a while: the run notes when it is gone"""
+        """Closes the connection; the run notes when the backend ends, which may take a while"""
         if self.conn is not None:
             self.run.leave(record, self.backend)
             try:
@@ -154,7 +154,7 @@ class Session:
         self.in_transaction = False
 
     def call(self, operation, sql, *params, **facts):
-        """Sends it and returns its record."""
+        """Sends a call and returns its record"""
         if self.conn is None:
             self.connect()
         self.run.before_call(self, operation)
@@ -196,7 +196,7 @@ class Session:
 
     @staticmethod
     def judge(record):
-        """Where the call answers instead of raising: was it refused?"""
+        """Marks a refusal that the call returned instead of raising an error"""
         rows = record.get('rows')
         if record['outcome'] != 'ok' or not isinstance(rows, list) or not rows:
             return
@@ -212,7 +212,7 @@ class Session:
 
 
 class Worker(threading.Thread):
-    """A thread with a session, which ends with the run; its work() is a subclass's"""
+    """A thread with a session. The thread ends with the run; subclasses implement work()."""
 
     def __init__(self, run, name):
         super().__init__(name=name, daemon=True)
@@ -225,7 +225,7 @@ class Worker(threading.Thread):
             self.work()
         except Stop:
             pass
-        except Exception as failure:	# shown by the run: a client must not end in silence
+        except Exception as failure:	# reported by the run
             self.failure = failure
             raise
         finally:
@@ -236,9 +236,9 @@ class Worker(threading.Thread):
 
 
 class Client(Worker):
-    """Rounds of everything that applications do with locks."""
+    """A client of the run: repeats random rounds of typical uses of locks"""
 
-    # what a round does, and how often
+    # the rounds and their frequencies
     ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('several', 40), ('session', 10),
               ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6),
               ('line', 120), ('patient', 14))
@@ -249,7 +249,7 @@ class Client(Worker):
         self.random = random.Random(f'{run.seed}/{number}{run.again}')
         self.owners = itertools.count()
 
-    # -- the pieces ---------------------------------------------------------
+    # -- the steps of rounds ------------------------------------------------
 
     def call(self, operation, sql, *params, **facts):
         return self.session.call(operation, sql, *params, **facts)
@@ -258,14 +258,14 @@ class Client(Worker):
         return self.random.random() < p
 
     def key(self, places=False):
-        """Some keys are mostly shared by few, others mostly not."""
+        """A random key; with places=True mostly one that is used with max_holders"""
         keys = self.run_of.keys
         if self.chance(0.75 if places else 0.05):
             return f'k:{key_name(keys + self.random.randint(1, self.run_of.places))}'
         return f'k:{key_name(self.random.randint(1, keys))}'
 
     def limit(self, key):
-        """max_holders: of the first of those keys all want the same, if any."""
+        """A random max_holders or None; for the first key with max_holders it is mostly 2"""
         if self.chance(0.1):
             return None
         return 2 if key_number(key) == self.run_of.keys + 1 else self.random.choice((1, 2, 3, 3))
@@ -274,18 +274,18 @@ class Client(Worker):
         return self.random.choice([c for c in choices if self.run_of.may(c)])
 
     def request(self):
-        """Key, mode, and max_holders"""
+        """A random key, with mode and max_holders"""
         if self.chance(0.6):
             return self.key(), 'exclusive', None
         key = self.key(places=True)
         return key, 'shared', self.limit(key)
 
     def owner(self):
-        """Often a new one, sometimes the one that this client had before."""
+        """Mostly a new owner, sometimes the fixed owner of this client"""
         return self.own_name if self.chance(0.3) else f'{self.name}/{next(self.owners)}'
 
     def ttl(self):
-        """Seconds"""
+        """A random duration in seconds"""
         return round(self.random.choice((0.005, 0.02, 0.1, 0.5)) * (0.5 + self.random.random()), 4)
 
     def wait(self):
@@ -299,7 +299,7 @@ class Client(Worker):
 
     def acquire(self, key, owner, mode='exclusive', lifetime='lease', ttl=None, wait=None, limit=None):
         if mode == 'shared' and lifetime == 'transaction':
-            limit = None		# that does not go together
+            limit = None		# not allowed together
             if self.run_of.limit(mode, None) is not None:
                 lifetime = 'lease'
         ttl = self.ttl() if ttl is None else ttl
@@ -328,7 +328,7 @@ class Client(Worker):
         return self.call('look', 'SELECT locked, pending, mode, holders FROM lock_status(%s)', key, key=key)
 
     def finish(self):
-        """Ends an open transaction; whether it committed, as far as one knows."""
+        """Ends an open transaction; returns whether it certainly committed"""
         if not self.session.in_transaction:
             return False
         if self.chance(0.85):
@@ -337,8 +337,7 @@ class Client(Worker):
         return False
 
     def write(self, key, owner, value=None):
-        """A guarded read-modify-write, in the transaction that is open or one
-        of its own."""
+        """A guarded read-modify-write, in the open transaction or in its own"""
         number = key_number(key)
         mine = not self.session.in_transaction
         if mine:
@@ -365,7 +364,7 @@ class Client(Worker):
             self.call('commit', 'COMMIT')
 
     def use(self, key, owner, expires, token):
-        """What one does while one has a lock, or believes so."""
+        """Uses a lock that the client has or believes to have"""
         for _ in range(self.random.randint(0, 3)):
             what = self.random.choice(('extend', 'held', 'assert', 'fence', 'write', 'write', 'again', 'sleep', 'oversleep'))
             if what == 'extend':
@@ -387,7 +386,7 @@ class Client(Worker):
                     return False
                 expires, token = record['rows'][0]['expires'], record['rows'][0]['fencing_token']
             elif what == 'oversleep' and expires is not None:
-                # about the moment when it runs out, either side of it
+                # a moment just before or after the expiry
                 left = expires - time.time()
                 self.think(min(1, max(0, left + self.random.uniform(-0.003, 0.003))))
             else:
@@ -402,7 +401,7 @@ class Client(Worker):
         key, owner = self.key(), self.owner()
         record = self.acquire(key, owner)
         if record['outcome'] == 'info':
-            # the answer was lost: ask again
+            # the answer was lost: repeat the call
             record = self.acquire(key, owner)
         if record['outcome'] != 'ok':
             return
@@ -442,7 +441,7 @@ class Client(Worker):
             self.release(key, owner)
 
     def place(self):
-        """One of a few who share a key"""
+        """Shares a key with max_holders"""
         key, owner = self.key(places=True), self.owner()
         limit, lifetime = self.limit(key), self.lifetime('lease', 'lease', 'session')
         record = self.acquire(key, owner, mode='shared', lifetime=lifetime, limit=limit)
@@ -459,7 +458,7 @@ class Client(Worker):
             elif what == 'look':
                 record = self.look(key)
             elif what == 'again':
-                # it has a place, however few there are now
+                # the owner has a seat, so a smaller limit does not matter
                 record = self.acquire(key, owner, mode='shared', limit=1)
             elif what == 'convert' and self.chance(0.3):
                 wait = self.wait()
@@ -485,7 +484,7 @@ class Client(Worker):
         keys = [self.key(places=mode == 'shared') for _ in range(self.random.randint(2, 4))]
         owner, ttl, wait = self.owner(), self.ttl(), self.wait()
         if self.run_of.limit(mode, limit) is not None:
-            wait = 0		# such a set may not wait
+            wait = 0		# a set with max_holders may not wait
         record = self.call('acquire_all',
                            f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, %s, %s, %s, max_holders => %s)',
                            keys, f'{ttl} s', owner, mode, f'{wait} s', owner, limit,
@@ -503,7 +502,7 @@ class Client(Worker):
             self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
 
     def several(self):
-        """Keys of one owner, one after the other, as many as it may have and more"""
+        """Acquires several keys for one owner, to reach the role's quota and to exceed it"""
         owner, lifetime = self.owner(), self.lifetime('lease', 'lease', 'session', 'transaction')
         if lifetime == 'transaction' and self.call('begin', 'BEGIN')['outcome'] != 'ok':
             return
@@ -549,7 +548,7 @@ class Client(Worker):
             self.session.disconnect()
 
     def relied(self):
-        """In a transaction that relies on what it has, for longer than the lease"""
+        """Relies on a lease in a transaction that outlives the lease"""
         (key, mode, limit), owner = self.request(), self.owner()
         ttl = round(self.random.choice((0.005, 0.02, 0.05)) * (0.5 + self.random.random()), 4)
         record = self.acquire(key, owner, mode=mode, limit=limit, ttl=ttl)
@@ -596,7 +595,7 @@ class Client(Worker):
             if savepoint and self.session.in_transaction and self.chance(0.5):
                 self.call('rollback to', 'ROLLBACK TO s')
                 if mode == 'shared' and self.chance(0.5):
-                    # it gave its place back, and has to find one again
+                    # the rollback gave up the seat
                     self.acquire(key, owner, mode=mode, limit=limit, lifetime='transaction', wait=self.wait() / 3)
                     self.think()
             if mode == 'exclusive' and level == 'READ COMMITTED' and self.session.in_transaction:
@@ -607,7 +606,7 @@ class Client(Worker):
                 self.release(key, owner)
 
     def prepared(self):
-        """Commits in two phases, whatever happens in between"""
+        """Commits in two phases, through crashes in between"""
         (key, mode, limit), owner = self.request(), self.owner()
         if self.call('begin', 'BEGIN')['outcome'] != 'ok':
             return
@@ -628,13 +627,13 @@ class Client(Worker):
         while True:
             record = self.call('finish', f"{verb} PREPARED '{name}'", verb=verb)
             if record['outcome'] == 'ok' or record.get('sqlstate') == '42704':
-                break		# it is done, or was before the answer got lost
+                break		# finished now, or before an answer was lost
             self.think(0.01)
         if self.chance(0.5):
             self.release(key, owner)
 
     def fetch(self):
-        """Takes the lock and reads under it in one statement."""
+        """Acquires a lock and reads a row under that lock in one statement"""
         key, owner, ttl, wait = self.key(), self.owner(), self.ttl(), self.wait()
         if self.call('begin', 'BEGIN')['outcome'] != 'ok':
             return
@@ -648,7 +647,7 @@ class Client(Worker):
             self.release(key, owner)
 
     def stranger(self):
-        """Somebody who has nothing, or nothing any more."""
+        """A client without a lease, or without one any more"""
         key, owner = self.key(), f'{self.name}/{self.random.randint(0, 5)}x'
         what = self.random.randint(0, 5)
         if what == 0:
@@ -666,7 +665,7 @@ class Client(Worker):
                       key, owner, owner + 'y', '', '1 s', key=key, owner=owner, heir=owner + 'y', ttl=1)
 
     def enqueue(self, key, owner):
-        """Long enough to come back, as one hopes, or so long that it cannot end meanwhile"""
+        """lock_enqueue with an offer and a time to keep the ticket, each short or long"""
         offer = round(self.random.choice((0.005, 0.02, 0.05, 0.05, 0.3, 2.5)) * (0.5 + self.random.random()), 4)
         keep = round(self.random.choice((0.05, 0.3, 0.5, 3)) * (0.5 + self.random.random()), 4)
         return self.call('enqueue', f'SELECT {PLACE} FROM lock_enqueue(%s, %s, %s, %s, %s)',
@@ -678,7 +677,7 @@ class Client(Worker):
         return self.call('leave', 'SELECT lock_leave(%s, %s) AS left', key, owner, key=key, owner=owner)
 
     def line(self):
-        """Takes a place in the line for a key, and comes back for it, or does not"""
+        """Takes a ticket, and renews the ticket, leaves the line, or never returns"""
         key, owner = self.key(), self.owner()
         for _ in range(self.random.randint(1, 6)):
             block = self.chance(0.15)
@@ -718,7 +717,7 @@ class Client(Worker):
             self.think(self.random.choice((0, 0.005, 0.05, 0.2)) * self.random.random())
 
     def patient(self):
-        """Comes back until it has the key"""
+        """Renews its ticket until it is granted the key"""
         key, owner = self.key(), f'{self.name}/{next(self.owners)}'
         until = time.monotonic() + 3
         while time.monotonic() < until and not self.run_of.over():
@@ -730,7 +729,7 @@ class Client(Worker):
             self.think(0.03)
 
     def hurried(self):
-        """Gives up waiting by statement_timeout."""
+        """Gives up a wait by statement_timeout"""
         (key, mode, limit), owner = self.request(), self.owner()
         if self.call('set', f'SET statement_timeout = {self.random.randint(1, 20)}')['outcome'] != 'ok':
             return
@@ -740,7 +739,7 @@ class Client(Worker):
         if self.call('set', 'SET statement_timeout = 0')['outcome'] == 'ok':
             self.release(key, owner)
         elif self.session.conn is not None:
-            self.session.disconnect()		# that has timed out, too
+            self.session.disconnect()		# the SET timed out, too
 
     def work(self):
         names = [name for name, _ in self.ROUNDS if self.run_of.may(name)]
@@ -755,7 +754,7 @@ class Client(Worker):
 
 
 class Admin(Client):
-    """Forces, steals and sweeps, now and then."""
+    """Forces, steals and sweeps from time to time"""
 
     def work(self):
         while not self.run_of.over():
@@ -778,7 +777,7 @@ class Admin(Client):
 
 
 class Watch(threading.Thread):
-    """Notes when the backends are gone that clients have left"""
+    """Notes when the backends of closed or lost connections end"""
 
     def __init__(self):
         super().__init__(name='watch', daemon=True)
@@ -795,7 +794,7 @@ class Watch(threading.Thread):
 
 
 class Listener(threading.Thread):
-    """Hears what is told of keys, and notes when"""
+    """Receives the events of the keys and notes the times"""
 
     def __init__(self, run, keys):
         super().__init__(name='listener', daemon=True)

@@ -1,12 +1,12 @@
-"""Shows that the checker would notice: a history in which everything was right
-gets one answer that is wrong, in each of the ways that the checker knows."""
+"""Shows that the checker would notice each kind of fault: takes a history without contradictions
+and makes one answer wrong, in each way that the checker knows."""
 
 import copy
 from datetime import datetime, timedelta
 
 from checker import Checker
 
-TRIES = 60		# a wrong answer need not contradict anything that anybody saw
+TRIES = 60		# a wrong answer need not contradict another record
 
 
 def autocommit(records):
@@ -27,7 +27,7 @@ def is_lease(record):
 
 
 def granted_twice(record, rows):
-    """Granted while somebody else has it"""
+    """A refusal becomes a grant: another owner holds the key"""
     if is_lease(record) and record['outcome'] == 'refused' and rows and record['mode'] == 'exclusive':
         record['outcome'] = 'ok'
         record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode='exclusive', fencing_token=1 << 52,
@@ -44,7 +44,7 @@ def token_falls(record, rows):
 
 
 def denied(record, rows):
-    """Somebody who has it is told that he has not"""
+    """A holder gets the answer that it does not have the key"""
     if record['op'] in ('release', 'held') and record['outcome'] == 'ok':
         record['outcome'] = 'refused'
         record['rows'] = [{'released': 'not_found', 'held': False}]
@@ -53,7 +53,7 @@ def denied(record, rows):
 
 
 def revived(record, rows):
-    """Released by somebody who never had it"""
+    """A client that never had the key releases it"""
     if record['op'] == 'release' and record['owner'].endswith('x') and rows and 'released' in rows[0]:
         record['outcome'], rows[0]['released'] = 'ok', 'released'
         return True
@@ -61,7 +61,7 @@ def revived(record, rows):
 
 
 def nobody_there(record, rows):
-    """Refused though it was free, as it is when all have gone"""
+    """A refusal of a free key, at the end of the run"""
     if is_judges(record) and record['limit'] is None:
         record['outcome'] = 'refused'
         record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None)]
@@ -78,7 +78,7 @@ def is_limited(record):
 
 
 def one_more(record, rows):
-    """Granted though there are as many as there may be"""
+    """A grant beyond max_holders"""
     if is_limited(record) and record['outcome'] == 'refused' and rows and rows[0]['holders'] >= record['limit']:
         record['outcome'] = 'ok'
         record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode='shared', fencing_token=1 << 52,
@@ -88,7 +88,7 @@ def one_more(record, rows):
 
 
 def at_once(record, rows):
-    """Granted when it was asked for, not when a place had become free"""
+    """A grant that was answered at once, before a seat became free"""
     if is_limited(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired' and \
        record['comp'] > record['inv'] + 0.02:
         record['comp'] = record['inv'] + 0.001
@@ -97,7 +97,7 @@ def at_once(record, rows):
 
 
 def fewer_allowed(record, rows):
-    """A place that was granted where fewer were asked for"""
+    """A grant with a smaller max_holders"""
     if is_limited(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired' and record['limit'] > 1:
         record['limit'] = rows[0]['max_holders'] = rows[0]['holders'] = 1
         return True
@@ -105,7 +105,7 @@ def fewer_allowed(record, rows):
 
 
 def place_there(record, rows):
-    """Refused though there were fewer"""
+    """A refusal though a seat was free"""
     if is_judges(record) and record['limit'] is not None:
         record['outcome'] = 'refused'
         record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None,
@@ -115,7 +115,7 @@ def place_there(record, rows):
 
 
 def place_unseen(record, rows):
-    """... without a word about the limit"""
+    """The same, as "pending" with no holders"""
     if place_there(record, rows):
         record['rows'][0].update(status='pending', holders=0)
         return True
@@ -123,7 +123,7 @@ def place_unseen(record, rows):
 
 
 def miscounted(record, rows):
-    """One who has it is not counted"""
+    """lock_status leaves a holder out"""
     if record['op'] == 'look' and record['outcome'] == 'ok' and rows[0]['locked'] and rows[0]['holders'] > 1:
         rows[0]['holders'] -= 1
         return True
@@ -145,7 +145,7 @@ def another_error(record, rows):
 
 
 def key_too_many(record, rows):
-    """Granted though a quota is used up"""
+    """A grant beyond a quota"""
     if is_lease(record) and record.get('sqlstate') == '53400':
         record['outcome'], record['sqlstate'] = 'ok', None
         record['rows'] = [{'acquired': True, 'status': 'acquired', 'mode': record['mode'], 'fencing_token': 1 << 52, 'expires': 2e10,
@@ -155,7 +155,7 @@ def key_too_many(record, rows):
 
 
 def quota_unseen(record, rows):
-    """Refused by a quota that is not used up"""
+    """A refusal by a quota that is not used up"""
     if is_lease(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired':
         record['outcome'], record['sqlstate'], record['rows'] = 'refused', '53400', None
         record['message'] = 'Role "blue" holds 4 of at most 4 keys, by the policy for prefix "k:"'
@@ -164,7 +164,7 @@ def quota_unseen(record, rows):
 
 
 def jumped(record, rows, expires=0):
-    """Granted, for a moment, though somebody is in line"""
+    """A short grant to a client that asked after others in line"""
     if record['op'] == 'acquire' and record['client'] != 'judge' and record['outcome'] == 'refused' and rows:
         record['outcome'] = 'ok'
         record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode=record['mode'], fencing_token=1 << 52,
@@ -178,7 +178,7 @@ def granted_though_offered(record, rows):
 
 
 def place_lost(record, rows):
-    """Who renews its place gets another one"""
+    """An owner that renews its ticket gets another one"""
     if record['op'] == 'enqueue' and record['outcome'] == 'ok' and rows[0]['status'] == 'queued':
         rows[0]['ticket'] += 1 << 50
         return True
@@ -186,7 +186,7 @@ def place_lost(record, rows):
 
 
 def leaves_nothing(record, rows):
-    """Who leaves is told that it has no place"""
+    """An owner that leaves the line gets the answer that it has no ticket"""
     if record['op'] == 'leave' and record['outcome'] == 'ok' and rows[0]['left']:
         rows[0]['left'] = False
         return True
@@ -194,28 +194,28 @@ def leaves_nothing(record, rows):
 
 
 def unlisted(record, rows):
-    """lock_queue does not have a place"""
+    """lock_queue leaves a ticket out"""
     if record['op'] == 'places' and record['outcome'] == 'ok' and rows:
         del rows[-1]
         return True
     return False
 
 
-# Of events: a list of (when, key, event), at a place of those that are offers
+# These change events, a list of (when, key, event). "place" and "other" are indexes of offers.
 
 def offered_to_two(events, place, other):
-    """While it was offered to one, a key was offered to another"""
+    """A key is offered to a second owner during an offer"""
     when, key, event = events[place]
     events.append((when + 0.0005, key, dict(event, ticket=events[other][2]['ticket'], holder='another')))
 
 
 def offered_twice(events, place, _):
-    """A place was offered the key again"""
+    """A key is offered again to the same ticket"""
     when, key, event = events[place]
     events.append((when + 0.0005, key, dict(event, until=(datetime.fromisoformat(event['until']) + timedelta(seconds=0.1)).isoformat())))
 
 
-# Of lock_history: rows are changed in place, at a place in the order of tokens
+# These change rows of lock_history, sorted by token. "place" is an index.
 
 def unrecorded(rows, place):
     """A grant without a row"""
@@ -228,17 +228,17 @@ def never_granted(rows, place):
 
 
 def ended_otherwise(rows, place):
-    """Ended by something else"""
+    """Another reason of the end"""
     rows[place]['by'] = 'forced' if rows[place]['by'] == 'released' else 'released'
 
 
 def ended_early(rows, place):
-    """Ended while its owner certainly had it"""
+    """An end while the owner certainly had the key"""
     rows[place]['end'] = rows[place]['begin']
 
 
 def ended_late(rows, place):
-    """Ended after somebody else got it"""
+    """An end after the next owner got the key"""
     rows[place]['end'] += 3
 
 
@@ -258,7 +258,7 @@ GRANTS = (('history', unrecorded), ('history', never_granted), ('history', ended
 
 
 def falsify(history, counters, journal, rng, ways, **how):
-    """Returns what went unnoticed, and what was noticed how often"""
+    """Returns two lists: what the checker did not notice, and what it noticed, with counts"""
     unnoticed, noticed = [], []
     if not journal or len(history.grants) == 1:
         return ['what has not happened'], []

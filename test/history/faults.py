@@ -1,4 +1,4 @@
-"""What can go wrong around locks, each kind as a run of its own."""
+"""The faults of the runs. Each class is a run with one kind of fault."""
 
 import os
 import resource
@@ -28,8 +28,8 @@ class Calm(Run):
 
 
 class Kill(Run):
-    """Backends are terminated, cancelled, or stand still for a while; so do
-    other children of the postmaster, and the sweep is terminated"""
+    """Backends are terminated, cancelled or suspended; other children of the postmaster are
+    suspended; the sweep is terminated"""
 
     name = 'kill'
     faults = 20
@@ -50,7 +50,7 @@ class Kill(Run):
         return [pid for pid, name in self.server.children().items() if title in name]
 
     def stop(self, pids, seconds):
-        """They stand still for so long"""
+        """Suspends the processes for some seconds"""
         for pid in pids:
             signal_to(pid, signal.SIGSTOP)
         try:
@@ -76,8 +76,8 @@ class Kill(Run):
 
 
 class Policies(Kill):
-    """The same under policies: with quotas of roles, and with history.  Others
-    change meanwhile."""
+    """The faults of Kill, under policies with quotas of roles and history. Policies for other
+    prefixes change meanwhile."""
 
     name = 'policies'
     faults = 20
@@ -150,9 +150,8 @@ class Policies(Kill):
 
 
 class Crash(Run):
-    """Backends and other children of the postmaster are killed, which makes it
-    restart them all, and the whole server is, with and without its pages
-    written"""
+    """SIGKILL of a backend or another child, after which the postmaster restarts all children; an
+    immediate stop; SIGKILL of the whole server"""
 
     name = 'crash'
     faults = 5
@@ -173,7 +172,7 @@ class Crash(Run):
                     pids = [pid for pid, title in self.server.children().items() if child in title]
                 for pid in pids:
                     signal_to(pid, signal.SIGKILL)
-                # The postmaster refuses connections from the moment when it notices until it has restarted.
+                # From the kill until its restart the postmaster refuses connections.
                 while any(os.path.exists(f'/proc/{pid}') for pid in pids):
                     time.sleep(0.001)
             else:
@@ -183,8 +182,8 @@ class Crash(Run):
 
 
 class Queue(Crash, Kill):
-    """Clients have places in lines, which no connection waits for, beside those who wait in
-    calls.  Everything ends and comes back: backends, the sweep, the server."""
+    """Clients take tickets, for which no connection waits, beside clients that wait in calls.
+    Backends and the sweep end, and the server crashes and restarts."""
 
     name = 'queue'
     faults = 20
@@ -213,11 +212,11 @@ class Queue(Crash, Kill):
 
 
 class Cut(Run):
-    """Connections break, before the server has got the call or after it has
-    done it and before the client has heard"""
+    """Connections break, before the server has the call, or after it has executed the call and
+    before the client has the answer"""
 
     name = 'cut'
-    admins = 0			# so that the answer to who asks again is known
+    admins = 0			# otherwise the expected answer to a repeated call would be unknown
 
     def prepare(self):
         super().prepare()
@@ -234,7 +233,7 @@ class Cut(Run):
         self.proxies[session.name].draw()
 
     def do(self, kind, detail):
-        """Replayed, the proxies draw again"""
+        """Nothing: in a replay the proxies draw again"""
 
     def unseen(self, session):
         return self.proxies[session.name].unseen()
@@ -253,8 +252,8 @@ class Cut(Run):
 
 
 class Failover(Run):
-    """The primary is lost and a standby that lagged is promoted: leases may be
-    gone, but tokens rise"""
+    """The primary is lost, and a standby that lagged is promoted. Leases may be lost, but tokens
+    rise."""
 
     name = 'failover'
     rolls_back_prepared = True
@@ -309,14 +308,14 @@ class Failover(Run):
 
 
 class Synchronous(Failover):
-    """The same with a synchronous standby: nothing acknowledged is gone"""
+    """The same with a synchronous standby: no acknowledged grant is lost"""
 
     name = 'synchronous'
     synchronous = True
 
 
 class Bouncer(Run):
-    """200 clients share ten connections, transaction by transaction"""
+    """200 clients share ten connections in transaction mode"""
 
     name = 'pgbouncer'
     clients = 200
@@ -324,7 +323,7 @@ class Bouncer(Run):
     keys = 20
     places = 4
     greeting = 'SELECT 1'
-    without = ('session', 'hurried')		# they need a connection of their own
+    without = ('session', 'hurried')		# these rounds need a connection of their own
     PROGRAM = '/usr/sbin/pgbouncer'
 
     @classmethod
@@ -357,11 +356,11 @@ pidfile = {self.pooler}/pid
         return f'host={self.pooler} port=5432 user=postgres dbname=history'
 
     def leave(self, record, backend):
-        """The connection of the pool has an unknown fate"""
+        """The pooler's connection has an unknown fate"""
         super().leave(record, None)
 
     def quiet(self, cursor):
-        """The pool keeps its connections; only that none is in a transaction"""
+        """Checks only that no connection is in a transaction, since the pooler keeps them open"""
 
     def finish(self):
         try:
@@ -374,7 +373,7 @@ pidfile = {self.pooler}/pid
 
 
 class Clock(Run):
-    """The server's clock steps, and jumps to and fro"""
+    """The server's clock steps, and jumps back and forth"""
 
     name = 'clock'
     faults = 6
@@ -411,7 +410,7 @@ class Clock(Run):
         begin = time.monotonic()
         with open(self.file, 'r+b', buffering=0) as file:
             file.write(struct.pack('q', round(seconds * 1e6)))
-        # The time is unknown while the clock moves.
+        # The clock is unknown while we set it.
         self.steps += [(begin, None), (time.monotonic(), seconds)]
         self.highest = max(self.highest, seconds)
 
@@ -438,12 +437,12 @@ class Clock(Run):
         self.set_clock(0)
 
     def heal(self):
-        # What was granted in the future would last until then.
+        # Leases that were granted while the clock was ahead must expire.
         self.set_clock(self.highest + 10)
 
 
 class Disk(Run):
-    """No space is left, for WAL and for tables"""
+    """No space is left for WAL and tables"""
 
     name = 'disk'
     faults = 3
@@ -489,7 +488,7 @@ wal_recycle = off"""
                         continue
             until = time.monotonic() + seconds
             while time.monotonic() < until:
-                # so that new WAL files are needed, and new pages
+                # needs new WAL files and new pages
                 try:
                     self.server.ask('SELECT pg_switch_wal()', patience=0)
                     self.server.ask("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 1000)",
@@ -500,7 +499,7 @@ wal_recycle = off"""
             os.unlink(filler)
 
     def revive(self):
-        """Once there is space again it has to come back; if it has given up, when started"""
+        """The server must come back once there is space; if the postmaster gave up, after a start"""
         until = time.monotonic() + LIMIT
         while True:
             try:
@@ -517,14 +516,14 @@ wal_recycle = off"""
 
 
 class Memory(Kill):
-    """Backends may get no more memory than they have"""
+    """Backends get no more memory than they have"""
 
     name = 'memory'
     faults = 20
     allowed = ('57014', '53200')
-    # A backend has its name once it has taken all kinds of snapshots:
-    # GetSnapshotData() allocates two arrays when a kind is first used, and if the
-    # second fails, PostgreSQL crashes the next time.
+    # The greeting sets the backend's name after the backend has taken all kinds of snapshots:
+    # GetSnapshotData() allocates two arrays when a kind is first used, and if the second allocation
+    # fails, PostgreSQL crashes the next time.
     greeting = "SET client_min_messages = error; SELECT lock_is_held('k:1', '?'); SET application_name = {}"
 
     @classmethod
@@ -542,7 +541,7 @@ class Memory(Kill):
 
     def do(self, kind, detail):
         client, kilobytes, seconds = detail
-        # A backend that is new has most to ask for.
+        # A new backend allocates most.
         pid = old = self.pid_of(client)
         if old:
             self.server.ask('SELECT pg_terminate_backend(%s)', old)
@@ -558,7 +557,7 @@ class Memory(Kill):
             time.sleep(seconds)
             resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
         except (OSError, ProcessLookupError):
-            pass			# it has ended meanwhile
+            pass			# the backend has ended
 
 
 RUNS = {run.name: run for run in (Calm, Kill, Policies, Crash, Queue, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}

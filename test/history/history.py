@@ -1,4 +1,4 @@
-"""Runs histories and judges them: see README.md in this directory."""
+"""Runs histories and judges them; see README.md in this directory."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ def main():
     parser.add_argument('--tally', required=True)
     options = parser.parse_args()
 
-    # libpq reports there what servers say while they die
+    # libpq writes there what a dying server reports
     log = os.open(f'{options.directory}/harness.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
 
@@ -57,7 +57,7 @@ def main():
 
 
 def one(name, seed, options, script):
-    """Whether all was well; None where it cannot be run here"""
+    """Returns whether the run passed; None if it is impossible here"""
     run = RUNS[name](options.bin, options.directory, seed, options.seconds, script)
     reason = run.impossible()
     if reason:
@@ -67,7 +67,7 @@ def one(name, seed, options, script):
     wrong = []
     try:
         wrong = run.run()
-    except Exception:			# of the harness or of a server that does not answer
+    except Exception:			# of the harness, or of a server that does not answer
         wrong = run.wrong + ['harness: ' + traceback.format_exc()]
     took = time.monotonic() - began
     print(f'{"not ok" if wrong else "ok"} {name}, seed {seed}, {took:.0f} s: {run.summary()}', flush=True)

@@ -1,27 +1,29 @@
-"""Judges the lines for keys: places that no connection waits for, and offers.
+"""Judges the lines for keys: tickets, for which no connection waits, and offers.
 
-The answers of lock_enqueue and lock_leave, the rows of lock_queue, and the events that a
-listener heard become tickets and offers.  A ticket has an interval in which it was valid for
-certain.  That begins when the call that took the place was answered, or its transaction.
-It ends before whatever could first have ended it: the end of its time, a call of its owner
-that may have given it up or got the key, and the end of an offer that its owner did not
-take.  Nobody can have offered it the key before it was asked for, or before a row of
-lock_queue said that it was not offered; and an offer lasts as long as it was asked for.
-Who is told later that it is the same ticket, or sees it, knows that it was valid until
-then, but for the time from its old end to the answer to the call that renewed it.
+The answers of lock_enqueue and lock_leave, the rows of lock_queue, and the events that a listener
+heard become tickets and offers.
 
-An offer is certain from when somebody saw it, or heard of it, until it ends, its owner may
-have taken the key or left, or somebody steals the key.  Then:
+A ticket is valid for certain during an interval. The interval begins with the answer to the call
+that took the ticket, or to the commit of its transaction. The interval ends before the first
+event that can have ended the ticket: its expiry, a call by which its owner may have left the line
+or acquired the key, or the end of an offer that the owner did not take. An offer cannot have
+begun before the ticket was requested, nor before a row of lock_queue showed the ticket without an
+offer; an offer lasts as long as its owner requested. A later answer or row with the same ticket
+proves that the ticket was valid until then, except between its old expiry and the answer to the
+call that renewed it.
 
-  offer    while a key is offered to one, nobody else is granted it, has it, or is offered
-           it; nobody is offered it twice
-  place    no place is lost: not to its owner, who is told of another or of none, and not
-           in lock_queue; places are counted from 1 in the order of their numbers
-  line     nobody is granted a key who asked for it after a place was acknowledged that is
-           valid all the time, but its owner
+An offer is certain from the moment when a client saw or heard of it, until it expires, its owner
+may have taken the key or left the line, or somebody steals the key. The rules:
 
-Certain is what survives a crash: a place does.  An offer may be lost together with the
-release that made it.
+  offer    while a key is offered to an owner, nobody else is granted the key, has it, or is
+           offered it; no ticket is offered the key twice
+  place    no ticket is lost: its owner does not get the answer that it has another ticket or
+           none, and lock_queue shows the ticket; positions count from 1 in the order of tickets
+  line     no grant to an owner that asked after another owner's ticket was acknowledged, if
+           that ticket stays valid until the grant
+
+"Certain" means that it survives a crash, as a ticket does. A crash may undo an offer together
+with the release that made it.
 """
 
 import math
@@ -30,7 +32,7 @@ from datetime import datetime
 
 
 class Ticket:
-    """A place in line"""
+    """A ticket"""
     __slots__ = ('key', 'owner', 'number', 'record', 'inv', 'ack', 'base', 'offer', 'longest', 'end', 'last', 'seen', 'blind', 'gaps')
 
     def __init__(self, record, number, fate, expires, clock):
@@ -45,7 +47,7 @@ class Ticket:
         self.gaps = []
 
     def until(self, end=None):
-        """Until when it is certain, whatever is known later"""
+        """The end of the certain interval, without later evidence"""
         return min(self.end if end is None else end, self.base + self.offer)
 
     def __str__(self):
@@ -54,8 +56,8 @@ class Ticket:
 
 
 class Offer:
-    """Of a key to a ticket; since: who ended what before then did not end this, but for
-    thieves, who may have had the key since it was made"""
+    """An offer of a key to a ticket. Calls that ended before "since" did not end this offer,
+    except a steal that ended after "made"."""
     __slots__ = ('begin', 'end', 'until', 'owner', 'number', 'since', 'made')
 
     def __init__(self, begin, until, owner, number, since, made):
@@ -66,27 +68,27 @@ class Offer:
 
 
 class Lines:
-    """What a checker knows of lines"""
+    """What the checker knows about lines"""
 
     def __init__(self, checker, clock, others):
         self.checker, self.clock, self.others = checker, clock, others
         self.tickets = {}		# by number
         self.of_owner = defaultdict(list)	# (key, owner): all its tickets
-        self.mine = {}			# (key, owner): the ticket that it may have now
-        self.asked = defaultdict(list)	# (key, owner): (from, to) in which it may have had another place
-        self.moves = defaultdict(list)	# (key, owner): (from, to) of calls that may have ended that
-        self.vague = set()		# (key, owner) that may have places which nobody knows
-        self.proofs = []		# (ticket, its end as known then, record, text): the answer is wrong if it is valid
-        self.views = []			# (record, whether it is of a transaction that goes on)
-        self.blocks = {}		# client: keys that its transaction has in hand
-        self.again = set()		# calls for such a key
+        self.mine = {}			# (key, owner): the ticket that the owner may have now
+        self.asked = defaultdict(list)	# (key, owner): (from, to) in which the owner may have had another ticket
+        self.moves = defaultdict(list)	# (key, owner): (from, to) of calls that may have ended a ticket
+        self.vague = set()		# (key, owner) that may have unknown tickets
+        self.proofs = []		# (ticket, its end as known then, record, text): a contradiction if the ticket is valid
+        self.views = []			# (record, whether inside a transaction)
+        self.blocks = {}		# client: keys that its open transaction has touched
+        self.again = set()		# ids of further calls for such a key
         self.offers = defaultdict(list)	# key: Offer
         self.judged = self.grants = 0
 
-    # -- what was answered ----------------------------------------------------
+    # -- the answers ------------------------------------------------------------
 
     def follow(self, record, fate):
-        """One call of a client, in their order"""
+        """Processes one call; the calls of a client come in their order"""
         operation, outcome, client = record['op'], record['outcome'], record['client']
         if operation == 'begin' and outcome == 'ok':
             self.blocks.setdefault(client, set())
@@ -116,7 +118,7 @@ class Lines:
         known = self.mine.get(k)
         if known is not None and known.number == number:
             known.seen = max(known.seen, record['inv'])
-            # Until it has committed, others see when the place was to end before.
+            # Others see the old expiry until the renewal commits.
             if fate[0] != 'undone' and known.end < fate[2]:
                 known.gaps.append((known.end, fate[2]))
             known.offer, known.longest = min(known.offer, record['offer']), max(known.longest, record['offer'])
@@ -158,7 +160,7 @@ class Lines:
         self.over(k, known, record, fate)
 
     def moved(self, record, fate, key, owner):
-        """A call that may have got the key, and so ended the place"""
+        """Processes a call that may have acquired the key and so ended the ticket"""
         k = key, owner
         self.moves[k].append((record['inv'], fate[2]))
         known = self.mine.get(k)
@@ -170,7 +172,7 @@ class Lines:
             self.over(k, known, record, fate)
 
     def over(self, k, known, record, fate):
-        """Its owner has ended it, unless that is undone"""
+        """The owner ended the ticket, unless that is undone"""
         if fate[0] != 'done' or record['outcome'] != 'ok':
             known.blind = max(known.blind, fate[2])
             if record['outcome'] == 'info' and record['op'] == 'enqueue':
@@ -182,7 +184,7 @@ class Lines:
     # -- the judgements ---------------------------------------------------------
 
     def prepare(self):
-        """Puts together what is known, before anything is judged"""
+        """Combines the facts before the judgements"""
         for record, _ in self.views:
             for row in record['rows']:
                 self.is_there(record, row)
@@ -206,7 +208,7 @@ class Lines:
         return self.checker.local(datetime.fromisoformat(text).timestamp())
 
     def is_there(self, record, row):
-        """What a row of lock_queue says of a ticket"""
+        """Processes a row of lock_queue"""
         ticket = self.tickets.get(row['ticket'])
         if ticket is not None and ticket.owner == row['holder']:
             ticket.seen = max(ticket.seen, record['inv'])
@@ -214,7 +216,7 @@ class Lines:
                 ticket.base = max(ticket.base, record['inv'])
         if row['until'] is not None:
             until = self.checker.local(row['until'])
-            # Its owner may have asked for another length since.
+            # Its owner may have requested another length of offers since.
             made = until - max(row['offer'], ticket.longest if ticket is not None else math.inf)
             self.offers[record['key']].append(Offer(record['comp'], until, row['holder'], row['ticket'], record['inv'], made))
 
@@ -223,7 +225,8 @@ class Lines:
         return max(ticket.seen, ticket.until())
 
     def valid(self, ticket, begin, end):
-        """Was it, all the time?  What is known from later is not certain beside a crash."""
+        """Whether the ticket was valid from begin to end. Later evidence does not count across a
+        crash."""
         if ticket is None or ticket.ack > begin or end > self.until(ticket) or \
            any(first <= end and begin <= last for first, last in ticket.gaps):
             return False
@@ -262,7 +265,7 @@ class Lines:
                 self.checker.say('place', 'they are not in their order', record)
 
     def cut(self):
-        """Ends offers with what can have ended them"""
+        """Ends offers at the first event that can have ended them"""
         for key, list_of in self.offers.items():
             for offer in list_of:
                 ends = [begin for begin, end in self.moves.get((key, offer.owner), ())
@@ -282,7 +285,7 @@ class Lines:
         nobody = self.others(())
         for key, list_of in self.offers.items():
             self.twice(key, list_of)
-            before = None, None		# of different places, those that end last
+            before = None, None		# the two of different tickets that end last
             for offer in sorted((o for o in list_of if o.end > o.begin), key=lambda o: o.begin):
                 for other in before:
                     if other is not None and other.number != offer.number and other.end > offer.begin:
@@ -302,7 +305,7 @@ class Lines:
                                      f'\n    {holding}', record)
 
     def twice(self, key, list_of):
-        """A place that was offered the key is over when the offer is, unless the key was stolen"""
+        """A ticket ends with its offer, so it gets no second offer, unless the key was stolen"""
         first = {}
         for offer in sorted(list_of, key=lambda o: o.begin):
             other = first.setdefault(offer.number, offer)
@@ -312,7 +315,7 @@ class Lines:
                 self.checker.say('offer', f'{key} was offered twice:\n    {other}\n    {offer}')
 
     def new_grants(self):
-        """Those for which it takes its turn who asks"""
+        """The grants for which the owner had to wait for its turn"""
         for holding in self.checker.holdings:
             record, before = holding.record, holding.before
             if holding.anew and record['op'] in ('acquire', 'acquire_all', 'fetch', 'enqueue') and \
@@ -321,7 +324,7 @@ class Lines:
                 yield holding
 
     def since(self, key, owner, moment):
-        """Since when who calls then may have a place"""
+        """The earliest begin of a ticket that the owner may have at that moment"""
         had = self.asked.get((key, owner), []) + [(t.inv, t.last) for t in self.of_owner.get((key, owner), ())]
         return min((begin for begin, end in had if end >= moment), default=moment)
 
@@ -344,7 +347,7 @@ class Lines:
     # -- for others -------------------------------------------------------------
 
     def in_the_way(self, key, owner, begin, end):
-        """May somebody have been in line before who asks?"""
+        """Whether another owner may have been in line before this one asked"""
         if key not in self.possible:
             return False
         first = end

@@ -1,12 +1,12 @@
-"""Three servers that Patroni takes care of, and clients that go on through all that happens.
+"""Three servers under Patroni, and clients that work through all events.
 
-Patroni, etcd and HAProxy are Debian's, with the settings of doc/ha.md: only addresses,
-passwords, directories and what a test of minutes needs are put in their place.  One history has all
-events, one after the other: a switchover, a server that is killed, a host that is lost with
-all that ran on it, a synchronous standby that stands still, and a primary whose Patroni
-stands still.  Nothing that was acknowledged may be gone, whatever synchronous_commit the
-client has.  Half of the clients come by HAProxy, half try all hosts.  A transaction that was
-prepared before is committed after each event, and has its key until then.
+Patroni, etcd and HAProxy are Debian's, with the settings of doc/ha.md. The test replaces only
+addresses, passwords, directories, and settings that a test of minutes needs. One history has all
+events: a switchover, a killed server, the loss of a host with all its processes, a suspended
+synchronous standby, and a primary whose Patroni is suspended. No acknowledged grant may be lost,
+whatever synchronous_commit the client has. Half of the clients connect through HAProxy, half try
+all hosts. During each event a transaction is prepared; its key is held until the commit after the
+event.
 """
 
 import ctypes
@@ -32,12 +32,12 @@ from server import LIMIT, SETTINGS, Server, signal_to
 DOCUMENT = os.environ.get('AL_DOC_HA') or os.path.join(os.path.dirname(__file__), '../../doc/ha.md')
 LEVELS = ('off', 'local', 'remote_write', 'on', 'remote_apply')
 PROGRAMS = {'patroni': '/usr/bin/patroni', 'patronictl': '/usr/bin/patronictl', 'etcd': '/usr/bin/etcd', 'haproxy': '/usr/sbin/haproxy'}
-# Until an event must be over; nothing is judged by how long it took.
+# Seconds that an event may take; no other rule judges how long it took.
 PATIENCE = max(LIMIT, 120)
 
 
 def block(language):
-    """The first block of that language in the document"""
+    """The first block of this language in the document"""
     with open(DOCUMENT, encoding='utf-8') as text:
         return re.search(rf'^```{language}\n(.*?)^```', text.read(), re.M | re.S).group(1)
 
@@ -53,14 +53,14 @@ def free_ports(number):
 
 
 def old_patroni():
-    """Whether it is one whose etcd3 would let a Patroni that has slept take the lock from the new
-    primary, as doc/ha.md says"""
+    """Whether Patroni has an etcd3 client that would let a suspended Patroni take the lock from
+    the new primary, see doc/ha.md"""
     words = subprocess.run([PROGRAMS['patroni'], '--version'], check=True, stdout=subprocess.PIPE, text=True).stdout
     return tuple(int(n) for n in re.findall(r'\d+', words)[:3]) < (3, 0, 3)
 
 
 def until(what, condition, seconds=PATIENCE):
-    """What the condition answers when it is true at last"""
+    """Waits until the condition is true and returns its value"""
     end = time.monotonic() + seconds
     while True:
         found = condition()
@@ -72,8 +72,8 @@ def until(what, condition, seconds=PATIENCE):
 
 
 def daemon(log, *command, environment=None):
-    """A process that does not outlive us, whatever happens to us"""
-    # By where it is, test/cluster/patroni.pl sees whether it was left.
+    """Starts a process that ends with us, even if we are killed"""
+    # From the working directory test/cluster/patroni.pl sees whether the process was left behind.
     with open(log, 'ab') as out:
         return subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', *command], stdin=subprocess.DEVNULL, stdout=out,
                                 stderr=out, start_new_session=True, cwd=os.path.dirname(log), env=environment)
@@ -87,8 +87,8 @@ def end(process, number=signal.SIGKILL):
 
 
 class Reaper(threading.Thread):
-    """Waits for servers whose parents have gone.  Nobody else may, and a zombie would look
-    like a server that runs."""
+    """Waits for servers whose parents have ended. No other process can, and a zombie would look
+    like a running server."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -107,14 +107,14 @@ class Reaper(threading.Thread):
             if dead is None:
                 return False
             with open(f'/proc/{dead.si_pid}/comm', encoding='utf-8') as name:
-                # Others belong to whoever has begun them.
+                # Other processes belong to those who started them.
                 return name.read() == 'postgres\n' and os.waitpid(dead.si_pid, 0)
         except OSError:
             return False
 
 
 class Node(Server):
-    """A server, and its Patroni"""
+    """A server with its Patroni"""
 
     def __init__(self, bindir, directory, name, ports, password):
         super().__init__(bindir, directory, name)
@@ -122,15 +122,15 @@ class Node(Server):
         self.configuration = f'{directory}/{name}.yml'
         self.password = password
         self.patroni = None
-        self.memory = []		# shared memory of servers that were killed
+        self.memory = []		# ids of shared memory of killed servers
         os.makedirs(self.socket)
 
     def dsn(self, database='history'):
         return f'host={self.socket} port={self.port} user=postgres dbname={database}'
 
     def write(self, etcd):
-        """The configuration of doc/ha.md, with our addresses"""
-        import yaml			# Patroni needs it as well
+        """Writes the configuration of doc/ha.md with our addresses"""
+        import yaml			# Patroni needs yaml, too
 
         local, directory = '127.0.0.1', os.path.dirname(self.data)
         conf = yaml.safe_load(block('yaml').replace('secret', self.password))
@@ -146,25 +146,25 @@ class Node(Server):
             name, _, value = line.partition(' = ')
             if name not in ('listen_addresses', 'port', 'shared_preload_libraries'):
                 parameters[name] = value.strip("'")
-        # So that whoever is killed leaves nothing in /dev/shm
+        # With mmap a killed server leaves nothing in /dev/shm.
         parameters['dynamic_shared_memory_type'] = 'mmap'
         conf['bootstrap']['initdb'] += [{'locale': 'C.UTF-8'}, 'no-sync']
         server = conf['postgresql']
         server.update(listen=f'{local}:{self.port}', connect_address=f'{local}:{self.port}', data_dir=self.data,
                       bin_dir=self.bindir, pgpass=f'{directory}/pgpass-{self.name}')
-        # We may have another name than postgres; Patroni comes by TCP.
+        # Our user may not be postgres; Patroni connects by TCP.
         server['pg_hba'].insert(0, 'local all all trust')
         server['parameters'] = {'unix_socket_directories': self.socket, 'logging_collector': 'on', 'log_rotation_age': 0,
                                 'log_directory': directory, 'log_filename': os.path.basename(self.log)}
         with open(self.configuration, 'w', encoding='utf-8', opener=lambda p, f: os.open(p, f, 0o600)) as out:
-            json.dump(conf, out)		# which is YAML
+            json.dump(conf, out)		# JSON is also YAML
 
     def run(self):
         directory = os.path.dirname(self.data)
         self.patroni = daemon(f'{directory}/patroni-{self.name}.log', PROGRAMS['patroni'], self.configuration)
 
     def says(self, path, method='GET', data=None):
-        """(status, answer) of its Patroni, to who has no password"""
+        """(status, answer) of this node's Patroni to a request without a password"""
         request = urllib.request.Request(f'http://127.0.0.1:{self.rest}/{path}', data and json.dumps(data).encode(), method=method)
         try:
             with urllib.request.urlopen(request, timeout=1 if method == 'GET' else PATIENCE) as answer:
@@ -178,8 +178,8 @@ class Node(Server):
         return self.says('primary')[0] == 200
 
     def killed(self):
-        """SIGKILL for the server and all of its processes, by list.  What is committed in the
-        last moments, no standby has got."""
+        """Kills the server and all its processes, each by its pid. The standbys do not get the
+        last commits."""
         for pid, title in self.children().items():
             if 'walsender' in title:
                 signal_to(pid, signal.SIGSTOP)
@@ -198,7 +198,7 @@ class Node(Server):
         for pid in (self.postmaster(), *self.children()):
             signal_to(pid, signal.SIGCONT)
         self.stop('immediate')
-        # What a later server on these data has not tidied up, and nobody has
+        # Remove shared memory that the next server on these data did not.
         with open('/proc/sysvipc/shm', encoding='utf-8') as blocks:
             for number, attached in [(line.split()[1], line.split()[6]) for line in blocks]:
                 if number in self.memory and attached == '0':
@@ -207,7 +207,7 @@ class Node(Server):
 
 
 class Cluster:
-    """Servers under Patroni, one etcd, and HAProxy as in doc/ha.md"""
+    """Servers under Patroni, one etcd, and HAProxy, as in doc/ha.md"""
 
     def __init__(self, bindir, directory, names='abc'):
         self.directory, self.route = directory, f'{directory}/route'
@@ -219,8 +219,8 @@ class Cluster:
         self.nodes = [Node(bindir, directory, name, ports[2 + 2 * n:4 + 2 * n], self.password) for n, name in enumerate(names)]
 
     def begin(self):
-        """Returns the primary"""
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))	# so that all is ended
+        """Starts everything; returns the primary"""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))	# runs the clean-up
         listen, peers = (f'http://127.0.0.1:{port}' for port in (self.listen, self.peers))
         self.reaper.start()
         self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], environment=self.environment(listen, peers))
@@ -238,7 +238,7 @@ class Cluster:
         return leader
 
     def environment(self, listen, peers):
-        """That of doc/ha.md for etcd, with our addresses and without the others"""
+        """The environment of doc/ha.md for etcd, with our addresses and without the other hosts"""
         text = re.sub(r',etcd-[bc]=[^,\n]*', '', block('ini'))
         for port, ours in ((2379, listen), (2380, peers)):
             text = re.sub(rf'http://[^:]*:{port}', ours, text)
@@ -249,7 +249,7 @@ class Cluster:
 
     def end(self):
         for node in self.nodes:
-            end(node.patroni)		# so that none of them is promoted now
+            end(node.patroni)		# first, so that no node is promoted now
         for node in self.nodes:
             node.remove()
         end(self.haproxy)
@@ -257,7 +257,8 @@ class Cluster:
         self.reaper.ended.set()
 
     def whole_again(self, but=None):
-        """The primary, as soon as it has a synchronous standby that Patroni knows, and all others"""
+        """Waits until the primary has a synchronous standby that Patroni knows, and all other
+        standbys; returns the primary"""
         others = [n for n in self.nodes if n is not but]
 
         def whole():
@@ -276,8 +277,8 @@ class Cluster:
 
 
 class Patroni(Run):
-    """A primary and two standbys, one of which is synchronous; whatever befalls them,
-    nothing that was acknowledged is gone"""
+    """A primary and two standbys, one of them synchronous. No event may lose an acknowledged
+    grant."""
 
     name = 'patroni'
     clients = 15
@@ -285,7 +286,7 @@ class Patroni(Run):
     # COMMIT PREPARED follows the session's synchronous_commit, which may be off here.
     without = ('prepared',)
     rolls_back_prepared = True
-    # pg_rewind copies what is prepared there, and recovery finds it in the WAL once more.
+    # pg_rewind copies prepared transactions, and recovery finds them again in the WAL.
     excused = (r'WARNING: +(canceling wait|.*synchronous|removing future two-phase)', )
     unfinished = True
     relaxed = {f'c{n}' for n in range(clients) if n % len(LEVELS) < LEVELS.index('on')}
@@ -315,7 +316,7 @@ class Patroni(Run):
         self.server = self.cluster.whole_again(but)
 
     def standby(self):
-        """The synchronous one"""
+        """The synchronous standby"""
         name = self.server.ask("SELECT application_name FROM pg_stat_replication WHERE sync_state = 'sync'")[0][0]
         return next(n for n in self.nodes if n.name == name)
 
@@ -329,7 +330,7 @@ class Patroni(Run):
 
     @staticmethod
     def conninfo(hosts, ports, name, level):
-        """That of doc/ha.md, with our addresses"""
+        """The connection string of doc/ha.md, with our addresses"""
         return re.sub('host=.* dbname=[^ ]*', f'host={hosts} port={ports} dbname=history', block('conninfo').strip()) + \
             f" user=postgres application_name={name} options='-c synchronous_commit={level}'"
 
@@ -358,15 +359,15 @@ class Patroni(Run):
             self.wrong.append(f'{kind}: {before.name} is the primary again')
 
     def after(self, what, but):
-        """The next primary"""
+        """Waits for the next primary"""
         leader = until(f'a primary after {what}', lambda: next((n for n in self.nodes if n is not but and n.leads()), None))
-        # releases of the last moments may be gone
+        # the last releases may be lost
         self.crashes.append((self.begun, time.monotonic()))
         return leader
 
     def paused(self):
-        """The primary, whose Patroni stands still from now on.  Where it has just found that no
-        standby streams, nobody could be promoted."""
+        """Suspends the Patroni of the primary and returns the primary. Tries again if Patroni had
+        just found that no standby streams, since then no standby could be promoted."""
         while True:
             self.whole_again()
             signal_to(self.server.patroni.pid, signal.SIGSTOP)
@@ -385,7 +386,7 @@ class Patroni(Run):
         self.whole_again()
 
     def refused_to_strangers(self):
-        """Who has no password of Patroni can ask, and change nothing"""
+        """Without Patroni's password a client can read, but change nothing"""
         for node in self.nodes:
             for method, path, data in (('PATCH', 'config', {'synchronous_mode': False}), ('POST', 'restart', {}), ('POST', 'reinitialize', {}),
                                        ('POST', 'switchover', {'leader': self.server.name, 'candidate': self.standby().name})):
@@ -409,7 +410,7 @@ class Patroni(Run):
         self.whole_again()
 
     def do_standby(self):
-        """All of its processes stand still, so that no connection ends"""
+        """Suspends all processes of the standby, so that no connection ends"""
         lost = self.standby()
         pids = [lost.patroni.pid, lost.postmaster(), *lost.children()]
         for pid in pids:
@@ -426,7 +427,7 @@ class Patroni(Run):
         return rows and rows != [(lost.name,)]
 
     def do_orphan(self):
-        """The Patroni of the primary stands still, and the primary goes on"""
+        """Suspends the Patroni of the primary; the primary continues"""
         self.by_route(self.server)
         stray = Stray(self.server)
         stray.acquires('stray:kept')
@@ -443,8 +444,8 @@ class Patroni(Run):
             self.wrong.append(f'orphan: it has come back with {grants}')
 
     def by_route(self, old):
-        """Who tries all hosts may stay at an orphan.  From now on all clients ask HAProxy, which
-        asks Patroni; its connections are no TCP here."""
+        """Moves all clients to HAProxy, which asks Patroni; a client that tries all hosts may
+        stay at an orphan. The connections of HAProxy do not use TCP here."""
         self.direct = False
         odd = [f'c{n}' for n in range(1, self.clients + self.admins, 2)]
         until('all come by HAProxy', lambda: old.ask("""
@@ -456,7 +457,7 @@ class Patroni(Run):
     # -- judgement ----------------------------------------------------------
 
     def swept(self, kind):
-        """The background sweep is at work on whoever is the primary now"""
+        """The background sweep must work on the current primary"""
         self.server.ask('SELECT lock_acquire(%s, %s)', f'swept:{kind}', '1 ms')
         until(f'the lease is swept after {kind}',
               lambda: self.server.ask('SELECT count(*) FROM app_lock WHERE key = %s', f'swept:{kind}') == [(0,)])
@@ -465,7 +466,7 @@ class Patroni(Run):
         self.server.ask("BEGIN; SELECT lock_acquire('prepared', '1 hour', 'preparer'); PREPARE TRANSACTION 'prepared'")
 
     def commits_prepared(self, kind):
-        """It has its key until then, and afterwards"""
+        """The prepared transaction must hold its key until its commit and afterwards"""
         other = "SELECT (lock_try_acquire('prepared', '1 hour', 'other')).status"
         found = [self.server.ask(other)[0][0]]
         self.server.ask("COMMIT PREPARED 'prepared'")
@@ -474,7 +475,7 @@ class Patroni(Run):
             self.wrong.append(f'{kind}: what was prepared: {found}')
 
     def kept(self, when):
-        """All that was acknowledged to those who keep it is theirs"""
+        """The keepers must have all grants that were acknowledged to them"""
         for keeper in self.keepers:
             acknowledged = list(keeper.keys)
             held = {key for key, in self.server.ask('SELECT key FROM lock_held(%s)', keeper.name)}
@@ -483,7 +484,7 @@ class Patroni(Run):
                 self.wrong.append(f'loss: {when} has lost {len(lost)} of {len(acknowledged)} grants, such as {lost[-1]}')
 
     def gap(self, begin):
-        """The longest time without the acknowledgement of a grant, from then to now"""
+        """The longest time without an acknowledged grant since begin"""
         moments = [begin] + sorted(r['comp'] for r in self.history.records if r['op'] == 'acquire'
                                    and r.get('outcome') == 'ok' and r['comp'] >= begin) + [time.monotonic()]
         return max(b - a for a, b in zip(moments, moments[1:]))
@@ -495,7 +496,7 @@ class Patroni(Run):
                 self.wrong.append(f'recipe: {keeper.failure!r}')
         self.kept('the end')
         for keeper in self.keepers:
-            # A transaction takes a thousand keys at most.
+            # A transaction may release at most a thousand keys.
             until('all is released', lambda k=keeper: self.server.ask(
                 'SELECT count(lock_try_release(key, %s)) FROM (SELECT key FROM lock_held(%s) LIMIT 500) h', k.name, k.name) == [(0,)])
         super().judge()
@@ -509,7 +510,7 @@ class Patroni(Run):
 
 
 class Keeper(threading.Thread):
-    """Takes one lease after the other, as doc/ha.md says, and keeps them all"""
+    """Acquires leases as doc/ha.md says, and keeps them all"""
 
     def __init__(self, run, number, level):
         super().__init__(name=f'k{number}', daemon=True)
@@ -533,7 +534,7 @@ class Keeper(threading.Thread):
 
 
 class Stray:
-    """A client that stays at a primary which has lost its cluster"""
+    """A client that stays at a primary that has lost its cluster"""
 
     def __init__(self, node):
         self.node = node
@@ -554,14 +555,14 @@ class Stray:
         self.token = self.ask(f"SELECT (lock_acquire('{key}', '1 hour', 'stray')).fencing_token")
 
     def cancelled(self, sql):
-        """The SQLSTATE that the client gets, who cancels when the server waits for a standby"""
+        """Cancels a statement that waits for a standby; returns the SQLSTATE that the client gets"""
         conn, told = self.connect(), []
 
         def send():
             try:
                 told.append(self.ask(sql, conn))
             except psycopg2.Error as error:
-                # Some versions of libpq keep the last error only: the connection is lost.
+                # Some versions of libpq report only the last error: the connection is lost.
                 told.append(error.pgcode or conn.closed and '08007')
 
         thread = threading.Thread(target=send, daemon=True)
@@ -574,7 +575,7 @@ class Stray:
         return told[0] if told else 'nothing'
 
     def judged(self, new, run):
-        """What the orphan answers, against what doc/ha.md says"""
+        """Compares the orphan's answers with doc/ha.md"""
         wrong = []
 
         def expect(what, value, expected):
@@ -583,11 +584,12 @@ class Stray:
 
         until('no client has stayed', lambda: self.ask(
             "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name ~ '^[ck][0-9]' AND backend_type = 'client backend'"))
-        # No grant is acknowledged.
+        # The orphan acknowledges no grant.
         expect('a grant', self.cancelled("SELECT (lock_acquire('stray:doubt', '1 hour', 'stray')).status"), '08007')
         expect('a grant, repeated', self.cancelled("SELECT (lock_acquire('stray:kept', '1 hour', 'stray')).status"), '08007')
         expect('an extension', self.cancelled("SELECT lock_extend('stray:kept', 'stray', '2 hours')"), '08007')
-        # The new primary grants the key to who asks first, and knows what had been acknowledged.
+        # The new primary grants the key to the first client that asks, and has the acknowledged
+        # grants.
         other = psycopg2.connect(new.dsn())
         other.autocommit = True
         expect('the key, for another', self.ask("SELECT (lock_try_acquire('stray:doubt', '1 hour', 'other')).status", other), 'acquired')
@@ -595,7 +597,7 @@ class Stray:
         expect('what was acknowledged', self.ask(
             f"SELECT (g.status, g.fencing_token = {self.token})::text FROM lock_try_acquire('stray:kept', '1 hour', 'stray') g", other),
                '(reacquired,t)')
-        # What it answers all the same
+        # The orphan still answers these calls.
         expect('a reading', self.ask("SELECT holder IS NOT NULL FROM lock_status('stray:kept')"), True)
         expect('a proof', self.ask("SELECT lock_is_held('stray:kept', 'stray')"), True)
         expect('a release', self.ask("SELECT lock_release('stray:kept', 'stray')"), True)
@@ -603,7 +605,7 @@ class Stray:
         conn = self.connect()
         self.ask("SELECT set_config('atomic_lock.acquire_durability', 'session', false), set_config('synchronous_commit', 'local', false)", conn)
         expect('a grant that waits for nobody', self.ask("SELECT (lock_acquire('stray:relaxed', '1 hour', 'stray')).status", conn), 'acquired')
-        # Who tries it first stays there
+        # A client that tries the orphan first stays there.
         ports = f'{self.node.port},{new.port}'
         first = psycopg2.connect(f'host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=history password={run.cluster.password} '
                                  'target_session_attrs=read-write')

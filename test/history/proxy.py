@@ -1,9 +1,9 @@
-"""A stretch of wire that breaks, between one client and its server.
+"""A connection between a client and its server that breaks at chosen moments.
 
-Before each call it may be told to break: when the client has sent the call, so
-that the server never gets it, or when the server has answered it in full, so
-that it was done and the client never learns.  What was in the answer is kept,
-so that asking again can be judged.
+The connection may break at each call: when the client has sent the call, so that the server never
+gets it; or when the server has answered the call in full, so that the call is executed and the
+client never knows. The proxy keeps the first row of the lost answer, with which the checker
+judges a repeated call.
 """
 
 import os
@@ -17,7 +17,7 @@ import time
 
 
 class Proxy:
-    """Listens as a server would, in a directory of its own"""
+    """Listens like a server, in a directory of its own"""
 
     def __init__(self, directory, upstream, seed):
         self.directory, self.upstream = directory, upstream
@@ -33,7 +33,7 @@ class Proxy:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def draw(self):
-        """Says whether the next call gets through"""
+        """Draws whether the next call gets through"""
         self.answer = None
         dice = self.random.random()
         self.how = None
@@ -41,7 +41,7 @@ class Proxy:
             self.how = 'before' if dice < 0.008 else 'after'
 
     def unseen(self):
-        """The first row that the client did not see, or None"""
+        """The first row of the lost answer, or None"""
         return self.answer
 
     def close(self):
@@ -68,7 +68,7 @@ class Proxy:
             server.close()
 
     def forward(self, client, server):
-        ready = False		# the start-up is over
+        ready = False		# whether the start-up has finished
         kept = b''
         while True:
             for end in select.select([client, server], [], [])[0]:
@@ -99,7 +99,7 @@ class Proxy:
 
     @staticmethod
     def split(data):
-        """How many bytes are whole messages, and these"""
+        """Returns the length of the complete messages, and the messages"""
         messages, at = [], 0
         while at + 5 <= len(data):
             size = struct.unpack_from('!i', data, at + 1)[0] + 1

@@ -1,10 +1,9 @@
-"""A recorded history as a schedule.
+"""Replays a recorded history.
 
-Each client sends what it sent, and a call is not sent before all calls are
-answered that had been answered when it was sent in the record.  That is the
-order that clients could know of; what went on at the same time may go on in
-any order again.  A call that does not get its turn within a tenth of a second
-(what it waits for took another course) is sent nevertheless.
+Each client sends its recorded calls. A client sends a call only after all calls have been
+answered that had been answered before it in the record. This keeps the order that clients could
+observe; concurrent calls may interleave in any way again. If an awaited call takes another
+course, the client sends its call after a tenth of a second anyway.
 """
 
 import threading
@@ -16,7 +15,7 @@ PATIENCE = 0.1
 
 
 class Script:
-    """What a file says"""
+    """A recorded history, and the progress of its replay"""
 
     def __init__(self, path):
         self.recorded, about = History.load(path)
@@ -28,7 +27,7 @@ class Script:
             self.by_client.setdefault(record['client'], []).append(record)
         self.begin = records[0]['inv']
         self.seconds = records[-1]['comp'] - self.begin + 10
-        # place in the order of the answers, and how many there were before
+        # place: index of a record among the answers; before: number of answers before its call
         answers = sorted(records, key=lambda r: r['comp'])
         moments = [r['comp'] for r in answers]
         self.place = {r['id']: i for i, r in enumerate(answers)}
@@ -64,7 +63,7 @@ class Script:
 
 
 class Player(Worker):
-    """One client of the record"""
+    """A client of the record"""
 
     def __init__(self, run, name, records, script):
         super().__init__(run, name)
@@ -77,18 +76,18 @@ class Player(Worker):
         for record in self.records:
             self.script.await_turn(record)
             if answered is not None:
-                # what it thought, or slept, in between
+                # sleeps as long as the recorded client did
                 time.sleep(max(0, min(1, record['inv'] - answered) - 0.001))
             answered = record['comp']
             if record['op'] == 'connect':
                 if self.session.conn is not None:
-                    self.session.disconnect()		# it was lost then
+                    self.session.disconnect()		# the recorded connection was lost here
                 self.session.connect()
             elif record['op'] == 'disconnect':
                 self.session.disconnect()
             elif record['op'] in ('write', 'journal') and not self.session.in_transaction or \
                     record['op'] == 'journal' and not written:
-                pass			# what it belongs to took another course
+                pass			# its transaction took another course
             else:
                 facts = {name: value for name, value in record.items() if name not in (
                     'id', 'client', 'op', 'sql', 'params', 'inv', 'comp', 'outcome', 'rows', 'tag',
@@ -107,7 +106,7 @@ class Player(Worker):
                 if record['op'] == 'write':
                     written = new['outcome'] == 'ok'
                 if record['op'] == 'write' and written and record['outcome'] != 'ok':
-                    # it was refused then, so that nothing follows in the record
+                    # the recorded write was refused, so the record has no journal entry
                     self.session.call('journal', 'INSERT INTO journal VALUES (%s, %s)', new['id'], params[1],
                                       key=record['key'], owner=record['owner'], write=new['id'])
                 if record['op'] in ('read', 'fetch') and new['outcome'] == 'ok':

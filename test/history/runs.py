@@ -1,10 +1,9 @@
-"""A run: a server, clients, faults, and what has to hold after them.
+"""A run: a server, clients, faults, and the judgement afterwards.
 
-A run is seeded.  Its clients and its faults draw from generators of their own,
-so that the same seed asks for the same things; how they interleave is up to the
-machine, and is what the history records.  Each kind of faults is a subclass in
-faults.py: plan() says what is done to whom and when, do() does it, so that a
-recorded run can be done again.
+A run is seeded. Clients and faults have their own random generators, so that the same seed makes
+the same calls and faults. Their interleaving depends on the machine; the history records it. Each
+kind of fault is a subclass in faults.py: plan() yields the faults and their times, and do()
+executes a fault, so that a recorded run can be repeated.
 """
 
 import contextlib
@@ -20,8 +19,8 @@ from clients import GRANT, Admin, Client, History, Listener, Session, Watch, key
 from falsify import falsify
 from server import LIMIT, Server
 
-# A run ends after so many calls for each of its seconds, or with its seconds, but not before
-# the fewest
+# A run ends after RATE calls for each of its seconds, or when its time has passed, but not before
+# FEWEST calls.
 RATE, FEWEST = 500, 300
 
 SCHEMA = """
@@ -56,26 +55,26 @@ class Run:
     clients = 24
     admins = 1
     keys = 5
-    places = 2			# more keys, mostly with max_holders
-    patience = 1.0			# how long waits are, against the usual
-    reconnect = 0.02		# seconds until a client that was not let in tries again
+    places = 2			# the number of further keys, which are mostly used with max_holders
+    patience = 1.0			# factor for the length of waits
+    reconnect = 0.02		# seconds until a refused connection is tried again
     settings = ''
     greeting = 'SET client_min_messages = error'
-    allowed = ('57014',)		# statement_timeout of the hurried
-    excused = ()			# lines of the log
-    without = ()			# rounds that make no sense here
+    allowed = ('57014',)		# errors that clients may get; this is the hurried round's statement_timeout
+    excused = ()			# patterns of log lines that the faults explain
+    without = ()			# rounds that make no sense in this run
     causes = True
-    # statistics count what is prepared, also if it is rolled back
+    # The statistics count a prepared grant even if it is rolled back.
     rolls_back_prepared = False
-    # prefix: limits of a policy, and the roles of clients
+    # prefix: limits of a policy; and client: role
     policies = {}
     roles = {}
-    ways = ()			# in which the history is falsified afterwards
-    faults = 0			# as many faults at least
-    unfinished = False		# whether all that is planned has to happen
-    lines = False		# whether clients have places in lines, and what is told is heard
+    ways = ()			# ways to falsify the history afterwards
+    faults = 0			# the fewest faults
+    unfinished = False		# whether the whole plan must be executed
+    lines = False		# whether clients take tickets, and a listener records events
     default_ttl = 300
-    relaxed = ()			# clients whose writes may be gone, since their commits wait for no standby
+    relaxed = ()			# clients whose commits wait for no standby, so that their writes may be lost
 
     def __init__(self, bindir, directory, seed, seconds, script=None):
         self.bindir, self.directory = bindir, directory
@@ -84,7 +83,7 @@ class Run:
         self.history = History()
         self.script = script
         self.until, self.least, self.again = 0.0, 0, ''
-        self.rolled_back = False	# a prepared transaction of a client that has gone
+        self.rolled_back = False	# whether a prepared transaction of an ended client was rolled back
         self.watch = Watch()
         self.ended = False
         self.server = None
@@ -97,7 +96,7 @@ class Run:
 
     @classmethod
     def impossible(cls):
-        """Why this cannot be run here, or None"""
+        """Why this run is impossible here, or None"""
         return None
 
     # -- for the clients ----------------------------------------------------
@@ -114,23 +113,23 @@ class Run:
             (name not in ('line', 'patient') or self.lines)
 
     def limit(self, mode, limit):
-        """Of those who share a key, if a caller asks for this one"""
+        """The max_holders that applies when the caller requests limit"""
         return limit
 
     def dsn(self, name):
         return f'{self.server.dsn()} application_name={name}'
 
     def before_call(self, session, operation):
-        """A place for faults of a single connection"""
+        """Called before each call, for faults of a single connection"""
 
     def leave(self, record, backend):
-        """A client has no connection any more from now on"""
+        """Notes that a client has given up its connection"""
         record['gone'] = math.inf
         if backend is not None:
             self.watch.left.append((record, backend))
 
     def unseen(self, session):
-        """What the server answered to the call that was lost, where that is known"""
+        """The first row of an answer that the client did not get, if known"""
         return None
 
     # -- the server ---------------------------------------------------------
@@ -158,7 +157,7 @@ class Run:
         raise NotImplementedError(kind)
 
     def torment(self):
-        """The faults, from the plan or as they were recorded"""
+        """Executes the faults of the plan or of the record"""
         if self.script is not None:
             plan = self.script.faults()
         else:
@@ -178,14 +177,14 @@ class Run:
 
     @contextlib.contextmanager
     def lost(self, *kinds):
-        """Notes that the server was lost during this block"""
+        """Notes that the server is lost during this block"""
         begin = time.monotonic()
         yield
         for kind in kinds or (self.crashes,):
             kind.append((begin, time.monotonic()))
 
     def heal(self):
-        """Undoes what goes on by itself, before the clients stop"""
+        """Ends faults that would continue, before the clients stop"""
 
     # -- the whole ----------------------------------------------------------
 
@@ -194,7 +193,7 @@ class Run:
         self.watch.start()
         try:
             until = time.monotonic() + LIMIT
-            # Until everything has happened that a lie could contradict
+            # Repeat until the history has enough events to contradict each false answer.
             while not self.again or self.unnoticed and not self.wrong and time.monotonic() < until:
                 self.go()
                 self.judge()
@@ -206,7 +205,7 @@ class Run:
         return self.wrong
 
     def go(self):
-        """The clients, and the faults"""
+        """Runs the clients and the faults"""
         self.ended, self.least = False, len(self.history.records)
         self.until = time.monotonic() + self.seconds
         if self.script is not None:
@@ -232,7 +231,7 @@ class Run:
         until = time.monotonic() + LIMIT
         alive, left = True, True
         while (alive or left) and time.monotonic() < until:
-            # What clients left prepared that have gone is in the way of the others.
+            # Prepared transactions of clients that have ended would block the others.
             gone = [thread.name for thread in self.threads if not thread.is_alive()]
             alive = len(gone) < len(self.threads)
             left = [gid for gid, in self.server.ask('SELECT gid FROM pg_prepared_xacts')]
@@ -242,7 +241,7 @@ class Run:
                         self.server.ask(f"ROLLBACK PREPARED '{gid}'")
                         self.rolled_back = True
                     except psycopg2.Error:
-                        pass		# a backend that nobody listens to is just at it
+                        pass		# the backend of a lost connection is just finishing it
             time.sleep(0.1)
         for thread in self.threads:
             if thread.is_alive():
@@ -278,12 +277,12 @@ class Run:
         self.checker.counters(counters, journal)
         self.wrong += self.checker.wrong
         self.judge_the_judge(counters, journal)
-        # a replay that takes another course may end a transaction that is not open
+        # a replay may end a transaction that is not open
         excused = self.excused + ((r'transaction in progress',) if self.script else ())
         self.wrong += [f'log: {line}' for line in self.server.shameful(excused)]
 
     def judge_the_judge(self, counters, journal):
-        """A judge who finds nothing must be able to"""
+        """Checks that the checker finds contradictions"""
         if not self.ways or self.wrong or self.script is not None:
             return
         self.wrong += [f'checker: {what}' for what in misjudged()]
@@ -306,13 +305,13 @@ class Run:
             time.sleep(0.05)
 
     def relax(self, cursor):
-        """Lifts limits that are for the clients"""
+        """Removes limits that would hinder the judge"""
 
     def recorded(self, cursor):
         """Reads lock_history, where there is one"""
 
     def asked(self, cursor, operation, sql, *params, **facts):
-        """A call of the judge, recorded as those of the clients are"""
+        """A call of the judge, recorded like a client's call"""
         record = self.history.begin(client='judge', op=operation, sql=sql, params=params, **facts)
         cursor.execute(sql, params)
         record['rows'] = Session.rows(cursor)
@@ -328,13 +327,13 @@ class Run:
                           key=key, owner=owner, mode=mode, lifetime='lease', ttl=3600, wait=wait, limit=limit)
 
     def obtain(self, cursor):
-        """Every key can be had once all leases have run out, with a token above
-        all, and so can every place"""
+        """After all leases have expired, the judge must get every key, with a token above all
+        others, and every seat"""
         keys = self.key_names()
         for key in keys:
             self.had(cursor, key, self.acquired(cursor, key, 'judge'))
             self.asked(cursor, 'release', 'SELECT lock_try_release(%s, %s) AS released', key, 'judge', key=key, owner='judge')
-        time.sleep(0.01)		# more than the checker's doubt about clocks
+        time.sleep(0.01)		# more than the checker's tolerance for clocks
         for key in keys[self.keys - 1:]:
             for n in range(3):
                 self.had(cursor, key, self.acquired(cursor, key, f'judge/{n}', 3))
@@ -358,7 +357,7 @@ class Run:
                 cursor.execute('SELECT lock_sweep(100000)')
             cursor.execute(LEFT)
             left = cursor.fetchall()
-            # Another sweep, or a backend of a pooler, may be at work just now.
+            # Another sweep, or a backend of a pooler, may be working.
             if not left or time.monotonic() > until:
                 break
             time.sleep(0.1)
@@ -366,7 +365,7 @@ class Run:
 
     @staticmethod
     def whole(cursor):
-        """Indexes and table are as they should be; raises if not"""
+        """Raises an error if an index or a table is corrupt"""
         cursor.execute("""SELECT bt_index_check(indexrelid, true), count(v.*)
 			FROM pg_index i LEFT JOIN LATERAL verify_heapam(indrelid) v ON true
 			WHERE indrelid IN ('app_lock'::regclass, 'app_lock_queue'::regclass) GROUP BY indexrelid""")
@@ -375,14 +374,13 @@ class Run:
             raise RuntimeError(f'app_lock is corrupt: {broken}')
 
     def counted(self, cursor):
-        """What was granted has ended, in the statistics too, as long as they
-        were not lost"""
+        """In the statistics, all grants must have ended, unless a crash lost some counts"""
         if self.crashes or self.failovers or self.rolls_back_prepared or self.rolled_back:
             return
         cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "
                        "WHERE database = current_database()")
         grants, ended = cursor.fetchone()
-        # leases that ran out count when they are found, by a sweep or the next grant
+        # an expired lease counts once a sweep or the next grant finds it
         until = time.monotonic() + LIMIT
         while grants != ended and time.monotonic() < until:
             cursor.execute('SELECT lock_sweep(100000)')

@@ -1,4 +1,4 @@
-"""A private server of the history runs: its life and its deaths."""
+"""A private server for the history runs"""
 
 import os
 import re
@@ -31,12 +31,12 @@ atomic_lock.released_retention = '100 ms'
 """
 
 
-# Seconds after which something counts as hanging
+# Seconds after which an operation counts as hung
 LIMIT = int(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
 
 
 class Server:
-    """One data directory; everything runs as whoever runs this script"""
+    """A data directory and its server, which runs as the user of this script"""
 
     def __init__(self, bindir, directory, name, settings='', env=None, data=None):
         self.bindir, self.name = bindir, name
@@ -61,7 +61,7 @@ class Server:
         self.configure(SETTINGS)
 
     def clone(self, origin, settings):
-        """A standby of origin"""
+        """Makes this a standby of origin"""
         self.program('pg_basebackup', '-D', self.data, '-h', origin.socket, '-p', '5432', '-U', 'postgres',
                      '-R', '-N', '-c', 'fast', '-X', 'stream')
         self.configure(settings)
@@ -76,8 +76,7 @@ class Server:
     def start(self, check=True):
         # The server must not inherit the pipe that we read.
         with open(os.devnull, 'w', encoding='utf-8') as null:
-            # Backends of a server that was killed may need a moment to notice, and until then
-            # its shared memory is in use.
+            # Shared memory stays in use until the backends of a killed server notice its end.
             until = time.monotonic() + LIMIT
             while True:
                 done = subprocess.run(
@@ -91,7 +90,7 @@ class Server:
         return done.returncode == 0
 
     def is_memory_in_use(self):
-        """Is that why the server did not start?"""
+        """Whether the log has the reason why the server did not start: shared memory in use"""
         with open(self.log, encoding='utf-8', errors='replace') as log:
             return 'is still in use' in ''.join(log.readlines()[-5:])
 
@@ -107,7 +106,7 @@ class Server:
             return None
 
     def children(self):
-        """pid: what it is"""
+        """pid: title, of the postmaster's children"""
         parent, found = self.postmaster(), {}
         for entry in os.listdir('/proc'):
             if not entry.isdigit():
@@ -130,7 +129,7 @@ class Server:
         return f"host={self.socket} port=5432 user=postgres dbname={database}"
 
     def connect(self, database='history', seconds=LIMIT):
-        """A connection for ourselves, also where the server is just coming up"""
+        """A connection for the harness, which waits for a server that is starting"""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -152,7 +151,7 @@ class Server:
             conn.close()
 
     def crash(self, how):
-        """The whole server at once; returns when it is down"""
+        """Crashes the whole server; returns when all its processes have ended"""
         self.deaths.append(time.monotonic())
         if how == 'immediate':
             self.stop('immediate')
@@ -163,8 +162,8 @@ class Server:
             for pid in pids:
                 while pid and began(pid) is not None:
                     time.sleep(0.01)
-            # What a killed postmaster leaves is in the way of the next as long
-            # as nobody has waited for it.
+            # The next postmaster would take these files for those of a running server as long as
+            # the killed one is a zombie.
             for name in (f'{self.data}/postmaster.pid', f'{self.socket}/.s.PGSQL.5432.lock'):
                 if os.path.exists(name):
                     os.unlink(name)
@@ -177,7 +176,7 @@ class Server:
         shutil.rmtree(self.data, ignore_errors=True)
 
     def shameful(self, allowed=()):
-        """Lines of the log that no fault excuses"""
+        """Lines of the log that no fault explains"""
         lines = []
         with open(self.log, encoding='utf-8', errors='replace') as log:
             for line in log:
@@ -198,7 +197,7 @@ def signal_to(pid, number):
 
 
 def began(pid):
-    """When a process began, in ticks; None where it has ended, and has been waited for or not"""
+    """Start time of a process in ticks; None if it has ended, even if it is still a zombie"""
     try:
         with open(f'/proc/{pid}/stat', encoding='utf-8') as stat:
             fields = stat.read().rpartition(')')[2].split()

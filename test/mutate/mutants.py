@@ -1,14 +1,14 @@
 """
 The mistakes that test/mutate makes: which mutants a C file has, and their text.
 
-Model: comments, texts, preprocessor lines and what is no behaviour (assertions,
-messages, test points) are blanked, each character by a space, so that places in
-what is left are places in the file.  Operators look for patterns there and answer
-with (place, end, text) to put in.  A mutant never changes the number of lines.
+Model: comments, texts, preprocessor lines and code without behaviour (assertions,
+messages, test points) are blanked: a space replaces each character, so that offsets
+remain those of the file.  Operators search the remaining code for patterns and
+return replacements (start, end, text).  A mutant never changes the number of lines.
 
-Only the bodies of functions are looked at, in the layout of PostgreSQL: the braces
-of a function are in the first column, and its name is before the last "(" of
-the first column above them.
+Only bodies of functions have mutants.  They must have the layout of PostgreSQL: the
+braces of a function are in the first column, and its name is before the last "("
+in the first column above the braces.
 """
 
 import re
@@ -17,7 +17,7 @@ from collections import Counter, namedtuple
 
 Mutant = namedtuple('Mutant', 'file function line operator number start end text')
 
-# Weaker modes in place of those that are taken.  What is stronger only waits longer.
+# A weaker mode for each mode that the code uses. A stronger mode would only wait longer.
 MODES = {
     'RowExclusiveLock': 'AccessShareLock', 'ShareUpdateExclusiveLock': 'RowExclusiveLock',
     'ShareLock': 'RowExclusiveLock', 'ShareRowExclusiveLock': 'RowExclusiveLock',
@@ -28,10 +28,11 @@ MODES = {
     'AL_LOOK_ALL': 'AL_LOOK_OWN', 'AL_LOOK_SOME': 'AL_LOOK_OWN', 'AL_LOOK_OWN': 'AL_LOOK_ALL',
 }
 COMPARISONS = {'<': '<=', '<=': '<', '>': '>=', '>=': '>', '==': '!=', '!=': '=='}
-# What has no say in what is answered: messages, assertions, the log, test points
+# Calls without effect on answers: messages, assertions, the log, test points
 SILENT = (r'(?:ereport|elog|Assert\w*|StaticAssert\w*|AL_TEST_POINT|AL_INJECTION_POINT|al_test_\w+|'
           r'pgstat_report_\w+)')
-# What only gives memory back, as a process or a context that ends does, or heeds a cancel earlier
+# Calls that only free memory earlier than the end of the process or context, or only react earlier
+# to a cancel
 FREES = r'CHECK_FOR_INTERRUPTS|pfree|list_free|MemoryContextDelete|MemoryContextReset|explicit_bzero|hash_destroy|bms_free'
 CONTROLS = r'(?:if|while|for|switch|foreach\w*|FOR_\w+|return|sizeof)$'
 
@@ -46,7 +47,7 @@ def blank(text):
 
 
 def closing(code, at):
-    """The place of what closes the bracket at a place."""
+    """Index of the bracket that closes the bracket at an index."""
     depth = 0
     for i in range(at, len(code)):
         depth += (code[i] in '([{') - (code[i] in ')]}')
@@ -56,8 +57,8 @@ def closing(code, at):
 
 
 def visible(text):
-    """The text with all that is not looked at blanked."""
-    # A test build's own code, up to its #else
+    """The text, with everything blanked that the operators must not see."""
+    # the code of test builds, up to its #else
     text = re.sub(r'^#ifdef AL_TEST_HOOKS\n.*?^#(?:else|endif)', lambda m: blank(m[0]), text, flags=re.S | re.M)
     code = NOISE.sub(lambda m: blank(m[0]), text)
     for m in re.finditer(r'\b%s\s*\(' % SILENT, code):
@@ -65,14 +66,14 @@ def visible(text):
             continue
         end = closing(code, m.end() - 1) + 1
         inside = code[m.start():end]
-        # What raises stays to be left out as a whole
+        # keep the name of a raising call, for the operator "raise"
         kept = inside.index('(') if re.match(r'(?:ereport|elog)\s*\(\s*ERROR\b', inside) else 0
         code = code[:m.start() + kept] + blank(inside[kept:]) + code[end:]
     return code
 
 
 def tokens(code, start, end):
-    """Of code that is no space: (place, end, text, depth, depth without braces)."""
+    """The tokens except white space: (start, end, text, depth, depth without braces)."""
     depth = parens = 0
     found = []
     for m in TOKEN.finditer(code, start, end):
@@ -87,7 +88,7 @@ def tokens(code, start, end):
 
 
 def operands(found, i):
-    """The places where the left operand of a logical operator begins and the right one ends."""
+    """The tokens where the left operand of a logical operator begins and the right one ends."""
     depth, ends = found[i][3], {',', ';', '?', ':', '{', '}', '=', 'return', '&&', '||'}
     left = i
     while found[left - 1][3] > depth or (found[left - 1][3] == depth and found[left - 1][2] not in ends):
@@ -146,7 +147,7 @@ def edits(code, text, start, end):
 
 
 def branches(found, i):
-    """Where the ":" of a "?" is, and what follows it all."""
+    """The ":" of a "?", and the first token after the expression."""
     depth, middle, nested = found[i][3], None, 0
     for j in range(i + 1, len(found)):
         word, deep = found[j][2], found[j][3]
@@ -160,7 +161,7 @@ def branches(found, i):
 
 
 def controls(found, i):
-    """Does this ")" end the head of if, while, for or the like?"""
+    """Does this ")" end the head of if, while, for or a similar statement?"""
     depth = found[i][3]
     while i > 0 and not (found[i][2] == '(' and found[i][3] == depth):
         i -= 1
@@ -181,7 +182,7 @@ def mutants(file, text):
 
 
 def name(mutant):
-    """FILE:FUNCTION:LINE:OPERATOR, and the number on that line from the second on."""
+    """FILE:FUNCTION:LINE:OPERATOR, with a number if it is not the first of its kind on the line."""
     return '%s:%s:%d:%s' % mutant[:4] + (':%d' % mutant.number if mutant.number > 1 else '')
 
 

@@ -7,8 +7,8 @@ test/mutate/run calls it below its scratch directory, where it finds
 	template		a data directory with the databases of pg_regress
 	known			the measurements of former runs
 	changed			the lines that a commit has changed, if SINCE names one
-It writes the file "tally" when it has come to its end: how many mutants were killed,
-and how many folders have too few.
+At its end it writes the file "tally": the number of killed mutants, and the number of
+folders with too few of them.
 
 Model: it tries one mutant at a time.  It compiles the file of the mutant to assembler.  A
 mutant with the same assembler as the original changes nothing.  The tests run in stages,
@@ -41,7 +41,7 @@ import mutants as generator
 
 HERE = Path.cwd()
 SOURCE = HERE / 'plain/src'
-# A folder with fewer mutants than these has no share that says anything.
+# The share of a folder with fewer than ENOUGH mutants does not count.
 ENOUGH, WANTED = 10, 90
 NEEDS_COUNTERS = 3  # exit status
 
@@ -59,7 +59,7 @@ def files_of(test):
 
 
 def run(command, limit, directory=SOURCE, log='test.log', env=None, stop_at=None):
-    """Run a command, and end all its processes after so many seconds.  Returns its status, or None if it was ended."""
+    """Run a command, and end all its processes after limit seconds.  Returns its status, or None if it was ended."""
     with open(HERE / log, 'wb') as output:
         process = subprocess.Popen([str(c) for c in command], cwd=directory, stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **(env or {})})
@@ -329,7 +329,7 @@ def folder_of(file):
 
 
 def try_mutant(mutant, plain, hooks, tests, tap, limit, green):
-    """Returns the result, and the test that has noticed the mutant."""
+    """Returns the result, and the test that noticed the mutant."""
     result = plain.mutate(mutant)
     if result is not True:
         return result, ''

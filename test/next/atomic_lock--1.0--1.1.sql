@@ -3,10 +3,10 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION atomic_lock UPDATE TO '1.1'" to load this file. \quit
 
--- The script of a version that there is not, for tests: a column, a function, and
--- another body of the guards' function.  It is also what an update script looks like:
--- see "The next version" in doc/design.md.  In this place comes the DO block that each script
--- begins with; the tests take it from the script of this version.
+-- The script of a version that exists for tests only: a column, a function, and another body of
+-- the guards' function. It also shows how an update script looks: see "The next version" in
+-- doc/design.md. The DO block that each script begins with comes here; the tests take it from
+-- the script of this version.
 SELECT app_lock_begin_script();
 
 ALTER TABLE app_lock ADD COLUMN note text;

@@ -1,5 +1,5 @@
-# Programs with real drivers, for test/t/clients: which drivers there are, and how a
-# program is run with one.
+# Programs with real drivers, for test/t/clients: finds the installed drivers and runs
+# a program with one of them.
 
 package AtomicLockClients;
 
@@ -19,11 +19,12 @@ my $user = 'order_desk';
 our $jdbc = '/usr/share/java/postgresql.jar';
 my $go = '/usr/share/gocode/src/github.com/jackc/pgx';
 
-# These programs end before Java's second compiler pays for itself.
+# These programs end before Java's second compiler is worth its time.
 $ENV{JAVA_TOOL_OPTIONS} = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC';
 $ENV{NODE_PATH} = join(':', grep { defined } $ENV{NODE_PATH}, '/usr/share/nodejs');
 
-# Each driver: how to see that it is there, what runs a program, where it connects to
+# Each driver: a command that shows whether it is installed, the interpreter of a program, and
+# the form of the connection string
 my %drivers = (
 	psycopg2 => [ [ $python, '-c', 'import psycopg2' ], [$python], \&socket_of ],
 	psycopg => [ [ $python, '-c', 'import psycopg, psycopg_pool' ], [$python], \&socket_of ],
@@ -44,7 +45,7 @@ sub have_driver
 }
 
 # A server with the library, and roles that can log in besides the usual one.  JDBC needs
-# TCP, and others may reach that: so a password
+# TCP, which other users of the machine may reach, so the roles have a password.
 sub clients_server
 {
 	my ($name, $settings, @roles) = @_;
@@ -93,7 +94,7 @@ sub example_database
 	return;
 }
 
-# Runs programs, all at the same time; whether all succeeded.  Where one hangs, all are ended.
+# Runs programs, all at the same time; returns whether all succeeded.  If one hangs, all are ended.
 sub run_timed
 {
 	my (@harness) = @_;
@@ -108,7 +109,7 @@ sub run_timed
 	return $ok;
 }
 
-# Runs a script of sql/compat with these variables, as a role; what it said
+# Runs a script of sql/compat with these variables, as a role; returns its errors
 sub compat_script
 {
 	my ($node, $role, $name, @variables) = @_;
@@ -120,7 +121,7 @@ sub compat_script
 	return $stderr;
 }
 
-# Runs a program on a new database; its lines
+# Runs a program on a new database; returns its lines
 sub lines
 {
 	my ($node, $database, @command) = @_;
@@ -132,7 +133,7 @@ sub lines
 	return [ split /\n/, $stdout ];
 }
 
-# What runs a program with a driver; its last argument is the server to connect to
+# The command that runs a program with a driver; its last argument is the server to connect to
 sub program_of
 {
 	my ($node, $driver, $database, @program) = @_;
@@ -141,8 +142,8 @@ sub program_of
 	return [ @$runs, @program, $dsn->($node, $database) ];
 }
 
-# Runs programs at the same time, each of which waits for the key that is the name of its driver, for
-# a lease of 10 seconds.  All wait for longer than that before they get it.  Their lines, by driver
+# Runs programs at the same time.  Each waits for the key that has the name of its driver, for
+# a lease of 10 seconds.  All wait longer than that before they get it.  Returns their lines, by driver
 sub long_waits
 {
 	my ($node, $database, %programs) = @_;
@@ -228,7 +229,7 @@ Hidden key: the secret is shorter than 16 bytes
 END
 }
 
-# The path of a program in Go, compiled for the pgx that there is; with $main, instead of its own
+# The path of a program in Go, compiled for the installed pgx; $main, if given, replaces its own main()
 sub go_program
 {
 	my ($name, $main) = @_;

@@ -1,5 +1,5 @@
-# A server whose clock can be set: it gets its time from a gettimeofday() of
-# ours.  That needs a C compiler and a dynamic linker that heeds LD_PRELOAD.
+# A server whose clock can be set: it gets its time from our own gettimeofday().
+# That needs a C compiler and a dynamic linker that respects LD_PRELOAD.
 
 package AtomicLockClock;
 
@@ -14,7 +14,7 @@ our @EXPORT = qw(make_clock start_with_clock clock_is_heeded set_clock pass_hour
 
 my $shim;
 
-# A new clock: the name of a file that sets the time; nothing where there is no C
+# A new clock: the name of a file that sets the time; nothing without a C
 # compiler.
 my $clocks = 0;
 
@@ -33,7 +33,7 @@ sub make_clock
 	return $clock;
 }
 
-# Start a server by that clock.
+# Start a server with that clock.
 sub start_with_clock
 {
 	my ($node, $clock) = @_;
@@ -81,7 +81,7 @@ sub pass_hours
 	return set_clock($clock, 3600 * ($ahead{$clock} += $hours));
 }
 
-# It stands at this moment, in microseconds of the epoch.
+# The clock stops at this moment, in microseconds of the epoch.
 sub freeze_clock
 {
 	my ($clock, $moment) = @_;

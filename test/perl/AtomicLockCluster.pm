@@ -11,7 +11,7 @@ use Test::More;
 
 our @EXPORT = qw(need_plproxy shards proxy connect_string facade printed printed_file);
 
-# Ends the test where there is no PL/Proxy
+# Skips the test if PL/Proxy is not installed
 sub need_plproxy
 {
 	my $share = qx(pg_config --sharedir);
@@ -21,7 +21,7 @@ sub need_plproxy
 	return;
 }
 
-# As many servers, each with one partition of the keys; "conf" are more settings
+# $count servers, each with one partition of the keys; "conf" adds settings
 sub shards
 {
 	my ($count, %with) = @_;
@@ -51,7 +51,7 @@ sub connect_string
 	return sprintf 'host=%s port=%s dbname=postgres', $node->host, $node->port;
 }
 
-# A server with PL/Proxy, whose server "locks" has the map of the shards
+# A server with PL/Proxy, whose foreign server "locks" has the map of the shards
 sub proxy
 {
 	my ($name, @shards) = @_;
@@ -70,7 +70,7 @@ sub proxy
 	return $node;
 }
 
-# Objects that facade() has installed
+# The file with the SQL that facade() has installed
 sub printed_file
 {
 	return "$PostgreSQL::Test::Utils::tmp_check/facade_$$.sql";
@@ -92,7 +92,7 @@ sub printed
 	return $said;
 }
 
-# The facade of a shard, on these nodes
+# Installs the facade of a shard on these nodes
 sub facade
 {
 	my ($shard, @nodes) = @_;

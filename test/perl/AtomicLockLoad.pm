@@ -31,7 +31,7 @@ sub start_pgbench
 	return IPC::Run::start([ 'pgbench', '-n', @args, $node->connstr('postgres') ], '<', \undef, '>', $output, '2>&1');
 }
 
-# Run pgbench; whether it ends without an error
+# Run pgbench; returns whether it ends without an error.
 sub runs_well
 {
 	my ($node, @args) = @_;
@@ -42,7 +42,7 @@ sub runs_well
 	return 0;
 }
 
-# Play rounds until there was enough, and for AL_HISTORY_SECONDS at least.
+# Play rounds until $is_enough returns true, and for AL_HISTORY_SECONDS at least.
 sub play_rounds
 {
 	my ($round, $is_enough) = @_;

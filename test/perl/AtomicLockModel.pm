@@ -1,29 +1,29 @@
-# What atomic_lock is to answer, for the property test: sessions, their
-# transactions, and who holds what, in plain data.
+# The answers that atomic_lock must give, for the property test: sessions, their
+# transactions, and the holdings of all owners, in plain data.
 #
 # A holding is a hash: owner, mode, lifetime, session (for lifetime session),
 # token, acquired_at, end (seconds, or Inf), ttl, and state: "live", "released",
-# "expired", "forced", or "forgotten" where it is no row of this owner any more.
-# Committed holdings are in {held}{key}{owner}, dead ones too: they tell their owner
-# what became of them, for sure until the key is granted anew and its row may have
-# been used.  What earlier rows told, of which one may still be there, is in {once}.
-# Who ever lost a key by force is in {forced}, whatever became of that: it may be told
-# so.  A transaction has what it changed in {rows}, what it holds itself in {mine},
-# both by key and owner, likewise what it held and others may still see in {ended},
-# and its claims.
+# "expired", "forced", or "forgotten" if it is no longer a row of this owner.
+# Committed holdings are in {held}{key}{owner}, dead ones too: a dead row tells its owner
+# how the holding ended.  That is certain until the key is granted again; that grant may
+# have reused the row.  {once} has the refusals of earlier rows, since one of these
+# rows may still exist.  {forced} has every owner that ever lost a key by force, since it may be
+# refused for that reason at any time later.  A transaction has the rows that it changed in
+# {rows}, its own holdings with lifetime transaction in {mine}, both by key and owner, those of
+# them that it ended and others may still see in {ended}, and its claims.
 #
 # Policies are in {policies}{prefix}{part}, durations in seconds; a transaction that
-# has changed any has all of them as they are for itself.  {role} has the role of each
-# session, {member}{role} what that is a member of.  What is over and may keep its key
-# closed is in {over}{key}, by the slot 0 of the exclusive holding or the token of a
-# shared one; {history}{key}{token} has what lock_history is to say of a grant.  Both
-# are in transactions, too, as far as they have changed them.
+# has changed a policy has a copy of all of them, as it sees them.  {role} has the role of each
+# session, {member}{role} the roles that a role is a member of.  Ended holdings that may keep
+# their key closed are in {over}{key}, by slot: 0 for the exclusive holding, the token for a
+# shared one; {history}{key}{token} has the row of lock_history for a grant.  Transactions have
+# their own changes of {over} and {history}.
 #
-# Places in the line for a key are in {line}{key} by the number of their row, each a hash:
-# row, number, owner, role, and is_over once its time has run out.  A transaction has in
-# {in_line} those that it has written, and in {out_of_line} the rows that it has deleted.
-# {offer}{key} is the last offer: the number of the place, and is_over.  Whoever commits
-# makes offers of what is in {let_go}{session}{key}, which no savepoint brings back.
+# Tickets in the line for a key are in {line}{key} by the number of their row, each a hash:
+# row, number, owner, role, and is_over if it has expired.  A transaction has in
+# {in_line} the tickets that it has written, and in {out_of_line} the rows that it has deleted.
+# {offer}{key} is the last offer: the number of the ticket, and is_over.  A commit makes offers
+# of the keys in {let_go}{session}{key}; a rollback to a savepoint does not remove keys there.
 
 package AtomicLockModel;
 
@@ -32,10 +32,10 @@ use warnings FATAL => 'all';
 use List::Util qw(max min);
 use Storable qw(dclone);
 
-# Of more holders than this, not all are looked at.
+# With more holders than this, the extension does not look at all of them.
 our $many = 100;
 
-# Keys that have had a place in line since the server started: others need no look.
+# Keys that have had a ticket since the server started: other keys need no check.
 my %ever_in_line;
 
 sub new
@@ -55,7 +55,7 @@ sub begin
 	return;
 }
 
-# $clock: from when to when it was.  A commit is no call that looks for new policies.
+# $clock: the earliest and the latest time of the commit.  A commit does not look for new policies.
 sub commit
 {
 	my ($self, $s, $clock) = @_;
@@ -80,7 +80,7 @@ sub commit
 	$self->{policies} = $tx->{policies} if $tx->{policies};
 	$self->commit_line($s, $tx);
 
-	# A session may have ended while a transaction had something of it in hand.
+	# A session may have ended while a transaction had an uncommitted change of its holding.
 	foreach my $key (keys %{ $tx->{rows} })
 	{
 		foreach my $row (values %{ $tx->{rows}{$key} })
@@ -88,7 +88,7 @@ sub commit
 			my $grant = $self->{history}{$key}{ $row->{token} // 0 };
 
 			$self->lose_session($key, $row);
-			# ... that it has made a lease before.
+			# ... unless the transaction has made a lease of it before.
 			delete @{$grant}{qw(lost lost_at)} if $grant && $self->is_live($row);
 		}
 	}
@@ -134,7 +134,7 @@ sub release_savepoint
 # The line for a key
 #
 
-# The places that a session sees, in their order; some are over
+# The tickets that a session sees, in their order; some have expired
 sub places_in_line
 {
 	my ($self, $s, $key) = @_;
@@ -144,8 +144,8 @@ sub places_in_line
 	return sort { $a->{number} <=> $b->{number} } map { $rows{$_} } grep { !$tx->{out_of_line}{$key}{$_} && !$self->{void}{$key}{ $rows{$_}{number} } && !$tx->{void}{$key}{ $rows{$_}{number} } } keys %rows;
 }
 
-# Those that are valid, the first of them, whether the key is offered to that, the one
-# that an owner has, and the one that did not take its offer
+# The valid tickets, the first of them, whether the key is offered to the first, the ticket
+# of an owner, and the ticket whose offer has expired
 sub look_at_line
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -160,7 +160,7 @@ sub look_at_line
 	return { valid => \@valid, first => $is_offered ? $offered : $valid[0], is_offered => $is_offered, lapsed => $lapsed, mine => $mine };
 }
 
-# Would it overtake somebody to get the key?
+# Would this owner overtake another ticket if it got the key?
 sub is_behind
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -170,14 +170,15 @@ sub is_behind
 	return $first && !($mine && $mine->{number} == $first->{number}) && ($line->{is_offered} || !$mine || $first->{number} < $mine->{number});
 }
 
-# Is somebody else about to delete a row?
+# Is another session about to delete a row?
 sub is_leaving
 {
 	my ($self, $s, $key, $place) = @_;
 	return grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $place->{row} } } keys %{ $self->{tx} };
 }
 
-# Delete a row; where somebody else is about to, its number does not come back.
+# Delete a row; if another session is about to delete it, the number does not come back, even if
+# that session rolls back.
 sub leave_line
 {
 	my ($self, $s, $key, $place) = @_;
@@ -187,8 +188,8 @@ sub leave_line
 	return 1;
 }
 
-# End what an owner has in the line, also what other sessions of the owner are about to write.
-# Those that want a place wait for this one then.
+# End the tickets of an owner, also those that other sessions of the owner are about to write.
+# Sessions that want a ticket then wait for this one.
 sub drop_places
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -201,7 +202,7 @@ sub drop_places
 	return @mine + @pending;
 }
 
-# Has another session of the owner taken the key, or let go of it, and not committed yet?
+# Has another session of the owner taken or released the key, and not committed yet?
 sub is_in_hand
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -210,7 +211,7 @@ sub is_in_hand
 	return grep { $_->{$owner} && $_->{$owner}{state} =~ /^(?:live|released)$/ } @rows;
 }
 
-# Does a session of the same owner have its place in hand?
+# Does another session of the same owner have a claim on its ticket?
 sub is_place_claimed
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -225,7 +226,7 @@ sub let_go
 	return;
 }
 
-# A key that somebody has let go of is offered to whoever is first in line.
+# A released key is offered to the first ticket in line.
 sub make_offer
 {
 	my ($self, $key) = @_;
@@ -233,7 +234,7 @@ sub make_offer
 	my $lapsed = $line->{lapsed};
 
 	return if $line->{is_offered} || %{ $self->live('', $key) } || grep { %{ $_->{claims}{$key} || {} } } values %{ $self->{tx} };
-	# Its owner may just be giving it up.
+	# The owner of the lapsed ticket may just be giving it up.
 	$self->{void}{$key}{ $lapsed->{number} } = 1 if $lapsed;
 	$self->{offer}{$key} = $line->{first} ? { number => $line->{first}{number} } : undef;
 	return;
@@ -278,7 +279,7 @@ sub enqueue
 	return {
 		may => $self->is_in_hand($s, $key, $owner) ? ['55P03'] : undef,
 		status => ['queued'], number => $mine && $mine->{number},
-		# What others are about to end may not count any more.
+		# Tickets that others are about to end may no longer count.
 		ending => scalar(grep { my $number = $_->{number}; grep { $_ ne $s && $self->{tx}{$_}{void}{$key}{$number} } keys %{ $self->{tx} } } @{ $line->{valid} }),
 		place => 1 + grep({ !$mine || $_ < $mine->{number} } map { $_->{number} } @{ $line->{valid} }),
 		apply => sub {
@@ -289,7 +290,7 @@ sub enqueue
 			$self->drop_places($s, $key, $owner);
 			$self->{tx}{$s}{in_line}{$key}{ $place->{row} } = $place;
 			$ever_in_line{$key} = 1;
-			# Whoever lets go of the key meanwhile does not see the place.
+			# A session that releases the key meanwhile does not see this ticket.
 			$self->let_go($s, $key);
 		}
 	};
@@ -312,7 +313,7 @@ sub leave
 	};
 }
 
-# Time passes: that of the offer of a key, or of one of its places
+# Time passes: the offer of a key expires, or one of its tickets
 sub lapse
 {
 	my ($self, $key) = @_;
@@ -329,7 +330,7 @@ sub run_out
 	return;
 }
 
-# What is over is removed, and keys that are free are offered.
+# Expired tickets are removed, and free keys are offered.
 sub sweep_lines
 {
 	my ($self) = @_;
@@ -350,15 +351,15 @@ sub sweep_lines
 # Policies
 #
 
-# All of them, as a session sees them
+# All policies, as a session sees them
 sub policies
 {
 	my ($self, $s) = @_;
 	return $self->{tx}{$s} && $self->{tx}{$s}{policies} || $self->{policies};
 }
 
-# What the policies say of a part of a key, and the prefix of the one that does; an
-# empty list if none does
+# The value that the policies set for a part of a key, and the prefix of the policy that sets it; an
+# empty list if no policy does
 sub rule
 {
 	my ($self, $s, $key, $part) = @_;
@@ -373,7 +374,7 @@ sub rule
 
 my %settings = (default_ttl => 2700, max_ttl => 86400, max_wait => 300, max_lifetime => 0, lock_delay => 0, min_hold => 0);
 
-# ... or the settings, where these have something to say
+# ... or the setting, if there is one for this part
 sub value
 {
 	my ($self, $s, $key, $part) = @_;
@@ -382,7 +383,7 @@ sub value
 	return $value // $settings{$part};
 }
 
-# When what was acquired at a moment has to end
+# The latest end of a holding that was acquired at a moment
 sub end_of_life
 {
 	my ($self, $s, $key, $acquired_at) = @_;
@@ -407,7 +408,7 @@ sub admits
 	return !$roles || !defined $role || grep { $self->{member}{$role}{$_} } @$roles;
 }
 
-# Change policies, as a function does it to a copy of them.  Nobody else can until the
+# Change policies: $change is applied to a copy of them.  No other session can change policies until the
 # transaction ends.
 sub change_policies
 {
@@ -423,7 +424,7 @@ sub change_policies
 	};
 }
 
-# Where nobody asks for history now, the end of what goes on may remain unknown.
+# If no policy asks for history now, the end of open grants may remain unknown.
 sub forget_history
 {
 	my ($self) = @_;
@@ -435,7 +436,7 @@ sub forget_history
 	return;
 }
 
-# What policies make of a request: an SQLSTATE, or ttl and limit
+# The result of the policies for a request: an SQLSTATE, or ttl and limit
 sub terms
 {
 	my ($self, $s, $r) = @_;
@@ -448,7 +449,7 @@ sub terms
 	return { sqlstate => ['22023'] } if defined $r->{wait} && $r->{wait} > $self->value($s, $key, 'max_wait');
 	return { sqlstate => ['22023'] } if defined $ttl && ($ttl > $max_ttl || $max_lifetime && $ttl > $max_lifetime);
 	return { sqlstate => ['22023'] } if $r->{lifetime} eq 'transaction' && $self->value($s, $key, 'min_hold');
-	# A ttl that nobody asked for is cut, as a policy wants it.
+	# A ttl that the request does not give is cut as a policy demands.
 	$ttl = min($self->value($s, $key, 'default_ttl'), $max_ttl, $max_lifetime || 'Inf') if !defined $ttl && $r->{lifetime} eq 'lease';
 	$most = min(grep { defined } $r->{limit}, $most);
 	return { sqlstate => ['22023'] } if defined $most && $r->{lifetime} eq 'transaction' && $r->{mode} eq 'shared';
@@ -456,7 +457,7 @@ sub terms
 }
 
 #
-# What is over, and keeps its key closed
+# Ended holdings that keep their key closed
 #
 
 # As a session sees it
@@ -466,7 +467,7 @@ sub over
 	return { %{ $self->{over}{$key} || {} }, $self->{tx}{$s} ? %{ $self->{tx}{$s}{over}{$key} || {} } : () };
 }
 
-# Where a holding was that has ended; $how: "released" or "expired"
+# Records a holding that has ended in {over}; $how: "released" or "expired"
 sub bury
 {
 	my ($self, $where, $key, $h, $how, $end) = @_;
@@ -475,15 +476,15 @@ sub bury
 	return;
 }
 
-# Its place in {over}
+# The index of a holding in {over}
 sub slot
 {
 	my ($h) = @_;
 	return $h->{mode} eq 'shared' ? $h->{token} : 0;
 }
 
-# Until when it keeps its key closed, by the policies of a session: 0, or Inf where that
-# is not known.  min_hold and lock_delay last longer than a test.
+# The moment until which an ended holding keeps its key closed, by the policies of a session: 0,
+# or Inf if that is not known.  min_hold and lock_delay last longer than a test.
 sub closed_until
 {
 	my ($self, $s, $key, $over) = @_;
@@ -500,8 +501,8 @@ sub min_held_until
 	return $min_hold ? $over->{acquired_at} + $min_hold : 0;
 }
 
-# What closes a key to somebody who wants it exclusively, or shares it: that which does
-# for sure, and that which may
+# The ended holdings that close a key to an exclusive or shared request: those that certainly do,
+# and those that may
 sub closing
 {
 	my ($self, $s, $key, $is_shared, $own) = @_;
@@ -509,14 +510,14 @@ sub closing
 	my $rows = $self->rows($s, $key);
 	my @slots = grep { $over->{$_} && (!$is_shared || !$_) && $self->closed_until($s, $key, $over->{$_}) } sort keys %$over;
 
-	# What is left of a former share of the owner does not delay its next one.
+	# The remains of an owner's former share do not delay its next one.
 	@slots = grep { !$own || !$_ || $over->{$_}{owner} ne $own || $self->min_held_until($s, $key, $over->{$_}) } @slots;
 	my @dead = grep { $_->{state} eq 'live' && !$self->is_live($_) && (!$is_shared || $_->{mode} eq 'exclusive') && $self->closed_until($s, $key, { %$_, how => 'expired' }) } values %$rows;
 
 	return ([ map { $over->{$_} } grep { $over->{$_}{is_there} } @slots ], [ (map { $over->{$_} } grep { !$over->{$_}{is_there} } @slots), @dead ]);
 }
 
-# A holding gets a row, and so what was there is gone.
+# A holding gets a row, and so the remains of former holdings are gone.
 sub settle
 {
 	my ($self, $s, $key, $mode) = @_;
@@ -528,7 +529,7 @@ sub settle
 		$changed->{0} = undef;
 		return;
 	}
-	# of those that do not keep the key closed, any
+	# any of those that do not keep the key closed
 	$changed->{$_} = { %{ $over->{$_} }, is_there => 0 } for grep { $_ && $over->{$_} && !$self->closed_until($s, $key, $over->{$_}) } keys %$over;
 	return;
 }
@@ -537,9 +538,9 @@ sub settle
 # Quotas
 #
 
-# How many other keys than this one a role holds by the policy that rules them, at least and
-# at most.  What another transaction has released counts, since that may roll back, and so
-# may what it held before.  In a set there are some that are granted before.
+# The number of other keys that a role holds under the policy that governs this key, at least and
+# at most.  Keys that another transaction has released count, since it may roll back, and so
+# may keys that it held before.  $before has the keys of the same set that are granted earlier.
 sub others_held
 {
 	my ($self, $s, $key, $role, $before) = @_;
@@ -562,12 +563,12 @@ sub others_held
 			$may++;
 		}
 	}
-	# A transaction that has held keys without a row counts as one until it ends.
+	# A transaction that has held keys without a row counts as one key until it ends.
 	$may += grep { $_->{counted}{$prefix}{$role} } @others;
 	return ($must, $must + $may);
 }
 
-# Does a quota forbid that a role gets one more key, beside those of a set before it?
+# Does a quota forbid that a role gets one more key, besides the earlier keys of its set?
 sub beyond_quota
 {
 	my ($self, $s, $key, $before) = @_;
@@ -578,7 +579,7 @@ sub beyond_quota
 	return $most >= $limit ? { may => ['53400'] } : {};
 }
 
-# A holding is counted from now on, until the transaction ends if it has no row.
+# A holding counts from now on; a holding without a row counts until the transaction ends.
 sub count
 {
 	my ($self, $s, $key, $h) = @_;
@@ -600,14 +601,14 @@ sub count
 # History
 #
 
-# What lock_history has of a key, as a session sees it
+# The rows of lock_history for a key, as a session sees them
 sub history
 {
 	my ($self, $s, $key) = @_;
 	return { %{ $self->{history}{$key} || {} }, $self->{tx}{$s} ? %{ $self->{tx}{$s}{history}{$key} || {} } : () };
 }
 
-# A grant begins; $clock: from when to when it was
+# A grant begins; $clock: the earliest and the latest time of the grant
 sub history_begin
 {
 	my ($self, $s, $key, $h, $clock) = @_;
@@ -618,7 +619,7 @@ sub history_begin
 	return;
 }
 
-# It ends.  What a transaction holds itself is written as a whole then.
+# A grant ends.  For a holding with lifetime transaction, the whole row is written then.
 sub history_end
 {
 	my ($self, $s, $key, $h, $by, $clock) = @_;
@@ -638,7 +639,7 @@ sub history_end
 	return;
 }
 
-# A committed holding is over without anybody's doing: whoever finds that writes it.
+# A committed holding expires, or its session ends: the session that notices it writes that down.
 sub lose
 {
 	my ($self, $key, $h, $how, $clock) = @_;
@@ -650,7 +651,7 @@ sub lose
 }
 
 #
-# Who holds what, as a session sees it
+# The holdings as a session sees them
 #
 sub is_live
 {
@@ -666,8 +667,8 @@ sub rows
 	return { %{ $self->{held}{$key} || {} } };
 }
 
-# Live holdings of a key but for those of others' transactions, by owner; an
-# own one for the transaction is what counts.
+# Live holdings of a key, except those of other transactions, by owner.  Of an
+# owner's row and its holding with lifetime transaction, the latter counts.
 sub live
 {
 	my ($self, $s, $key) = @_;
@@ -678,7 +679,7 @@ sub live
 	return \%live;
 }
 
-# Has an owner a row and, beside it, something for the transaction?
+# Has an owner a row and, besides it, a holding with lifetime transaction?
 sub has_both
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -686,7 +687,7 @@ sub has_both
 	return $self->{tx}{$s} && $self->{tx}{$s}{mine}{$key}{$owner} && $row && $self->is_live($row);
 }
 
-# A transaction ends what it holds itself, for others when it commits.
+# A transaction ends one of its own holdings, which others see when it commits.
 sub end
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -696,14 +697,14 @@ sub end
 	return;
 }
 
-# Does an owner hold a key by another transaction?
+# Does an owner hold a key through another transaction?
 sub elsewhere
 {
 	my ($self, $s, $key, $owner) = @_;
 	return grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key), $self->maybe_theirs($s, $key);
 }
 
-# What others' transactions held, and may still be shown to hold
+# Holdings that other transactions have ended, but others may still see
 sub maybe_theirs
 {
 	my ($self, $s, $key) = @_;
@@ -719,7 +720,7 @@ sub maybe_theirs
 	return @maybe;
 }
 
-# What others' transactions hold; of some only the mode is known.
+# Holdings of other transactions; of some only the mode is known
 sub theirs
 {
 	my ($self, $s, $key) = @_;
@@ -734,16 +735,16 @@ sub theirs
 	return @theirs;
 }
 
-# Has another transaction a claim on a key, without holding it to its end?
+# Has another transaction a claim on a key, without a holding with lifetime transaction?
 sub is_pending
 {
 	my ($self, $s, $key) = @_;
 	return grep { $_ ne $s && %{ $self->{tx}{$_}{claims}{$key} || {} } && !$self->{tx}{$_}{said}{$key} } keys %{ $self->{tx} };
 }
 
-# Do claims of other transactions keep a session from one?  Modes: take; extend
-# (the exclusive holding) and hold (it, so that it stays, even if it runs out);
-# share, renew and pin, which are the same for the shared holding of one owner.
+# Do claims of other transactions keep a session from a claim?  Modes: take; extend
+# (the exclusive holding) and hold (pin the exclusive holding, so that it stays, even if it expires);
+# share, renew and pin, the same for the shared holding of one owner.
 sub is_claimed
 {
 	my ($self, $s, $key, $mode, $owner) = @_;
@@ -765,9 +766,9 @@ sub is_claimed
 	return 0;
 }
 
-# How many of the owners that transactions of others have something of a key for may
-# have it when those end, at least, and who of them these may be.  A transaction may
-# commit, roll back, or go back to a savepoint.
+# The owners whose holdings of a key other transactions have changed: how many of them must be
+# counted, and the set of owners that may hold the key when these transactions end.  A transaction may
+# commit, roll back, or roll back to a savepoint.
 sub come_to_have
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -786,8 +787,8 @@ sub come_to_have
 	return ($number, \%owners);
 }
 
-# Who else has a place of a shared key, or may get one when another transaction
-# ends: how many owners must be counted, and may be, how many are shown to hold it, at
+# The seats of other owners of a shared key, also those that they may get when another transaction
+# ends: how many owners must be counted, and may be counted, how many are shown as holders, at
 # least and at most, and their holdings in the order of their ends.
 sub places
 {
@@ -812,23 +813,23 @@ sub places
 		{
 			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
 			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
-			# beside what it was handed over, an owner may have a row that has expired
+			# besides a holding that was transferred to it, an owner may have an expired row
 			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && ($self->{once}{$key}{$1}{LK005} || ($self->{held}{$key}{$1} || { state => '' })->{state} eq 'expired');
 		}
-		# What a transaction has held itself counts until it ends, whatever became of it.
+		# An own holding of a transaction counts until the transaction ends, even if it was ended.
 		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
 	}
-	# What the caller's own transaction relies on may be a place, too.
+	# An expired row that the caller's own transaction relies on may be a seat, too.
 	foreach my $row (map { /^pin:(.+)/s ? $self->rows($s, $key)->{$1} || () : () } $self->{tx}{$s} ? keys %{ $self->{tx}{$s}{claims}{$key} || {} } : ())
 	{
 		$owners{ $row->{owner} } = 1 if $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row);
 	}
 	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
-	# what is over, and is relied on
+	# expired rows on which transactions rely
 	$must += grep { my $row = $self->{held}{$key}{$_}; $row && $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row) && !$touched->{$_} } keys %relied;
-	# Where a transaction has had it alone, the places that it has now are not counted.
+	# If a transaction has held the key exclusively, its present seats are not counted.
 	@known = map { $_->{owner} } grep { !$_->{by} } @held if grep { $_ ne $s && ($self->{tx}{$_}{said}{$key} // '') eq 'exclusive' } keys %{ $self->{tx} };
-	# Beside who has it alone, nobody else need be seen.
+	# Besides an exclusive holder, no other owner needs to be seen.
 	my $least = @known < $known ? @known : keys(%known) + (@maybe ? 0 : @held - @known);
 	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
 	return {
@@ -840,7 +841,7 @@ sub places
 		held => \@held };
 }
 
-# Of them, those who have it alone: to share it, nobody else is in the way.
+# Only the exclusive holders of these: no other holder excludes a shared request.
 sub places_alone
 {
 	my ($places) = @_;
@@ -849,8 +850,8 @@ sub places_alone
 	return { %$places, least => min($places->{least}, scalar @alone), most => @alone + $places->{maybe}, held => \@alone };
 }
 
-# What a refusal by a number of holders, or by one that excludes, tells of it: the
-# holding whose end makes the key free for who asks, or lets one more in.
+# The details of a refusal by the number of holders, or by an exclusive holder: the
+# holding whose end makes the key free for the caller, or frees a seat.
 sub in_the_way
 {
 	my ($places, $limit, $is_excluded) = @_;
@@ -859,7 +860,7 @@ sub in_the_way
 	my $is_exact = $places->{least} == @held && $places->{most} == @held && @held <= max($many, $limit // 0);
 	my @first = $is_exact ? $held[ @held - ($is_excluded ? 1 : $limit) ] : ();
 
-	# Where there are others, nobody is asked for what ends with a transaction.
+	# If there are other holders, the extension need not look for one that ends with a transaction.
 	push @first, $rows[-1] if @first && @rows && $is_excluded;
 	return (
 		holders => [ $is_excluded && @rows ? scalar @rows : $places->{least}, $places->{most} ],
@@ -881,15 +882,15 @@ sub put
 
 	$self->{once}{$key}{$owner}{ $old->{state} eq 'released' ? 'LK004' : 'LK005' } = 1
 	  if $old->{state} && !$self->is_live($old) && $old->{state} =~ /^(?:live|expired|released)$/;
-	# Its session may end meanwhile.
+	# The session of this holding may end meanwhile.
 	$self->{tx}{$s}{over}{$key}{ slot($old) } = undef if $old->{state} && $self->is_live($old);
 	my $new = $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
 	$self->count($s, $key, $new) if $new->{state} eq 'live';
 	return $new;
 }
 
-# A grant may have used the row of anything dead.  Nobody is less sure after a
-# rollback than before it, but that does not matter.
+# A grant may have reused the row of any dead holding.  A rollback undoes that, but the model
+# need not know it.
 sub reuse
 {
 	my ($self, $s, $key) = @_;
@@ -897,7 +898,7 @@ sub reuse
 	return;
 }
 
-# Why an owner may not do anything with a key: the possible answers, as SQLSTATEs
+# The refusals that an owner may get for a key, as SQLSTATEs
 sub refusals
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -907,7 +908,7 @@ sub refusals
 	my @forced = $self->{forced}{$key}{$owner} ? 'LK009' : ();
 
 	return ($others, @forced) unless $row;
-	# A row of before may still be there.
+	# An earlier row may still exist.
 	return ($others, @forced, sort keys %{ $self->{once}{$key}{$owner} || {} }) if $row->{state} eq 'forgotten';
 	return 'LK009' if $row->{state} eq 'forced';
 	my $own = $row->{state} eq 'released' ? 'LK004' : 'LK005';
@@ -915,9 +916,9 @@ sub refusals
 }
 
 #
-# Verbs.  Each returns what may be answered: {status} or {sqlstate}, a list of
-# which one must come, and where it is a grant or changes something, {apply}, to
-# be called with the answer, and {same} or {min} for what is known of it.
+# Verbs.  Each returns the allowed answers: {status} or {sqlstate}, a list
+# that must contain the answer; if the call grants or changes something, {apply}, to
+# be called with the answer, and {same} or {min} with the facts known of it.
 #
 sub acquire
 {
@@ -926,7 +927,7 @@ sub acquire
 	my $apply = $expected->{apply};
 
 	return $expected unless $apply && $expected->{is_new};
-	# Who gets the key has no place in its line any more.
+	# An owner that gets the key has no ticket for it any more.
 	return { %$expected, apply => sub { $apply->(@_); $self->drop_places($s, @{$asked}{qw(key owner)}) } };
 }
 
@@ -943,7 +944,7 @@ sub acquire_in_turn
 	$expected = $self->acquire_open($s, $r);
 	return $expected if $own && ($expected->{is_own} || $own->{mode} eq 'exclusive' || $r->{mode} eq 'shared');
 
-	# Rows decide before the claims of transactions do.
+	# Rows are checked before the claims of transactions.
 	($closed, $maybe) = $self->closing($s, $key, $r->{mode} eq 'shared', $own && $owner);
 	return { status => ['held'], limit => $r->{limit}, closed => scalar @$closed } if @$closed && !$self->is_in_the_way($s, $r);
 	$quota = $expected->{apply} && !$own && !$r->{is_of_set} ? $self->beyond_quota($s, $key) : {};
@@ -959,7 +960,7 @@ sub acquire_in_turn
 	return $quota->{sqlstate} ? { %$quota, or => $expected->{or} } : { %$expected, %$quota };
 }
 
-# Has somebody else a row that keeps a request from the key?
+# Has another owner a row that excludes this request?
 sub is_in_the_way
 {
 	my ($self, $s, $r) = @_;
@@ -968,7 +969,7 @@ sub is_in_the_way
 	return grep { $_ ne $r->{owner} && ($r->{mode} eq 'exclusive' || $live->{$_}{mode} eq 'exclusive') } keys %$live;
 }
 
-# ... where the key is not closed and no quota is used up
+# ... if the key is not closed and no quota is used up
 sub acquire_open
 {
 	my ($self, $s, $r) = @_;
@@ -984,8 +985,8 @@ sub acquire_open
 
 	return { status => ['held_by_owner'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held_by_owner'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
-	# Rows decide before the line does, and that before claims; who has had the key alone, or
-	# has released it, has not given it to those in line yet.
+	# Rows are checked before the line, and the line before claims.  A transaction that had the key
+	# exclusively, or has released it, has not given the key to the line yet.
 	my $tx = $self->{tx}{$s} || {};
 	my $is_kept_back = ($tx->{freed}{$key} || 0) > 0 || grep { /^take:/ } keys %{ $tx->{claims}{$key} || {} };
 
@@ -996,7 +997,7 @@ sub acquire_open
 
 	if ((!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest)
 	{
-		# Places are counted before a transaction is met that has the key alone.
+		# Seats are counted before the claim of a transaction with the exclusive lock is checked.
 		my $is_counted = $limit && $mode eq 'shared' && !grep { !$_->{by} && $_->{mode} eq 'exclusive' } @rest;
 
 		return { status => ['held'], in_the_way($mode eq 'shared' ? places_alone($places) : $places, $r->{limit}, 1) }
@@ -1005,12 +1006,12 @@ sub acquire_open
 		  if $places->{least} < $limit;
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
-	# Who shares the key again is as good as anybody else who does, if that can be.
+	# A repeated share counts like the share of another owner, if that is possible.
 	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || %ever_in_line || $self->is_claimed($s, $key, $claim, $owner));
-	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
+	# A holding with lifetime transaction leads to "held", but the call may meet another claim.
 	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
-	# Places that others are about to take may be free again.
+	# Seats that others are about to take may become free again.
 	my $is_full = $limit && { status => [ 'pending', ('held') x ($places->{most} >= $limit) ], in_the_way($places, $limit), counted => [ @{$places}{qw(least most)} ] };
 	return $is_full if $is_full && $places->{must} >= $limit;
 	return {
@@ -1052,7 +1053,7 @@ sub acquire_open
 	};
 }
 
-# What a request for a set asks of one key
+# The request for one key of a set
 sub of_key
 {
 	my ($self, $r, $key) = @_;
@@ -1080,7 +1081,7 @@ sub acquire_all
 		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };
 	}
-	# Those that are granted count for those that follow.
+	# Keys that are granted count for the keys after them.
 	foreach my $expected (grep { !$_->{own} } @expected)
 	{
 		my $beyond = $self->beyond_quota($s, $expected->{key}, \@new);
@@ -1091,7 +1092,7 @@ sub acquire_all
 	return { all => \@expected, or_of => \%or, %quota, has_written => 1 };
 }
 
-# What an owner does with what it has: $claim for an exclusive holding
+# An owner's call on its own holding; $claim is the claim on an exclusive one
 sub own
 {
 	my ($self, $s, $key, $owner, $claim) = @_;
@@ -1104,7 +1105,7 @@ sub own
 		my @unknown = grep { !defined $_->{owner} } $self->theirs($s, $key);
 		my @refusals = $self->refusals($s, $key, $owner);
 
-		# It is waited for, or if others need not be shown it any more, it may be.
+		# The call waits for a holding in another transaction; if others no longer see it, the call may wait.
 		my @written = map { $self->{tx}{$_}{rows}{$key}{$owner} // () } grep { $_ ne $s } keys %{ $self->{tx} };
 		return { sqlstate => ['55P03'] } if grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key);
 		return { sqlstate => ['55P03'] } if grep { $self->is_live($_) } @written;
@@ -1153,8 +1154,8 @@ sub extend
 	{
 		$length = $expected->{ttl} = $ttl // min($own->{ttl} // 0, $max_ttl);
 		$limit = $expected->{limit_of_life} = $self->end_of_life($s, $key, $own->{acquired_at});
-		# Its life is used up, maybe since a policy limits it.  All that counts here are
-		# hours, in which no test lasts so long.
+		# The maximal lifetime is used up, perhaps because a policy limits it.  All limits here are
+		# hours, and no test lasts that long.
 		return { sqlstate => ['LK008'] }
 		  if $life && $limit <= $own->{end} + 1e-5 && ($length >= $life || !defined $ttl && $own->{end} > $limit + 1e-5);
 	}
@@ -1222,11 +1223,11 @@ sub transfer
 	return { sqlstate => ['22023'] } if $in_tx && defined $ttl;
 	return { sqlstate => ['55P03'] } if $owner ne $new_owner && $own->{mode} eq 'shared' && $self->is_claimed($s, $key, 'share', $new_owner);
 	$other = undef if $owner eq $new_owner || $other && !$self->is_live($other);
-	# What joins a lease that the new owner has is no new one.
+	# A holding that joins a lease of the new owner is no new one.
 	my $quota = $in_tx && $other ? {} : $self->beyond_quota($s, $key);
 	return $quota if $quota->{sqlstate};
 
-	# Two that become one have the stronger lifetime, and the later end that there is.
+	# Two holdings that become one have the stronger lifetime, and the later end that they have.
 	my $join = sub {
 		my ($end) = @_;
 		my $later = max($end, $other->{end});
@@ -1251,7 +1252,7 @@ sub transfer
 			$self->history_end($s, $key, $_, 'transferred', $answer->{clock}) for $own, $other || (), $mine && $owner ne $new_owner ? $mine : ();
 			if ($in_tx)
 			{
-				# it is the new owner's, or has become what that has
+				# the new owner gets the holding, or the holding joins the new owner's row
 				$self->end($s, $key, $owner);
 				if (!$other)
 				{
@@ -1259,7 +1260,7 @@ sub transfer
 					$self->count($s, $key, $tx->{mine}{$key}{$new_owner});
 					return;
 				}
-				# what the new owner has is more than that
+				# the new owner's row lasts longer than this holding
 				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)});
 				$self->history_begin($s, $key, $self->rows($s, $key)->{$new_owner}, $answer->{clock});
 				return;
@@ -1267,7 +1268,7 @@ sub transfer
 			$expected->{claim}->();
 			if ($other)
 			{
-				# a lease if one of them is, otherwise what the new owner's session has
+				# a lease if one of them is a lease, otherwise the new owner's lifetime
 				my $is_lease = grep { $_->{lifetime} eq 'lease' } $own, $other;
 
 				@h{qw(lifetime session)} = $is_lease ? ('lease', undef) : @{$other}{qw(lifetime session)};
@@ -1282,7 +1283,7 @@ sub transfer
 	};
 }
 
-# Keys where an owner holds something
+# Keys on which an owner has a holding
 sub keys_of
 {
 	my ($self, $s, $owner) = @_;
@@ -1298,7 +1299,7 @@ sub release_all
 
 	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
 
-	# It also looks at rows that are over, and waits for what the owner has of these keys
+	# The call also looks at ended rows, and waits for holdings of the owner on these keys
 	# in another transaction.
 	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } grep { $self->is_admitted($s, $_) } keys %{ $self->{held} };
 	my @dead = grep { $rows{$_} && !$self->is_live($rows{$_}) } keys %rows;
@@ -1314,15 +1315,15 @@ sub release_all
 	};
 }
 
-# End all holdings; for a thief, if there is one
-# With a fencing token: that of what an owner has, or of a grant that does not hold the key
+# End the holding of one owner, by a fencing token: that of its holding, or of a
+# grant that does not hold the key
 sub force_one
 {
 	my ($self, $s, $key, $owner, $token) = @_;
 	my $own = $self->live($s, $key)->{$owner};
 	my $claim = $own && $own->{mode} eq 'shared' ? 'share' : 'take';
 
-	# Of what others' transactions hold, not all tell their tokens.
+	# Not all holdings of other transactions show their tokens.
 	return { sqlstate => [ 'LK011', grep({ !defined $_->{owner} } $self->theirs($s, $key)) ? '55P03' : () ] }
 	  unless $own && $own->{token} == $token;
 	return { sqlstate => ['55P03'] } if $self->is_claimed($s, $key, $claim, $owner);
@@ -1342,6 +1343,7 @@ sub force_one
 	};
 }
 
+# End all holdings of a key; $thief, if given, gets the key
 sub force
 {
 	my ($self, $s, $key, $thief) = @_;
@@ -1354,7 +1356,7 @@ sub force
 	return { sqlstate => ['LK002'] } unless %$live || $thief || @$closing || @$perhaps;
 	my $quota = $thief ? $self->beyond_quota($s, $key) : {};
 	return { %$quota, has_written => 1 } if $quota->{sqlstate};
-	# To open what is closed is enough, if it still is there.
+	# It suffices to open a closed key, if the closing row still exists.
 	my @may = (@{ $quota->{may} || [] }, %$live || $thief || @$closing ? () : 'LK002');
 	return {
 		may => @may ? \@may : undef,
@@ -1378,7 +1380,7 @@ sub force
 				$self->{tx}{$s}{over}{$key}{ slot($over) } = undef;
 			}
 			return unless $thief;
-			# Who was offered the key is still first.
+			# The ticket with the offer is still the first.
 			$self->{tx}{$s}{no_offer}{$key} = 1 if $self->look_at_line($s, $key)->{is_offered};
 			$self->drop_places($s, $key, $thief->{owner});
 			$self->reuse($s, $key);
@@ -1391,13 +1393,13 @@ sub force
 }
 
 #
-# What is not done by a verb
+# Events that no verb causes
 #
 sub expire
 {
 	my ($self, $key, $at) = @_;
 
-	# This may also be what is left of a session that has ended.
+	# This row may also be left from a session that has ended.
 	$_->{is_unknown} = 1 for grep { ($_->{lost} // '') eq 'session' && !$_->{by} } values %{ $self->{history}{$key} || {} };
 	foreach my $row (grep { $_->{state} eq 'live' } values %{ $self->{held}{$key} || {} })
 	{
@@ -1412,7 +1414,7 @@ sub disconnect
 	my ($self, $s, $session, $clock) = @_;
 
 	delete $self->{tx}{$s};
-	# What others have in hand does not end before they are done.
+	# Holdings on which other transactions have a claim do not end before those end.
 	my @let_go = grep { $self->ends_with_session($_, $session) } keys %{ $self->{held} };
 	delete $self->{alive}{$session};
 	$self->{gone}{$session} = $clock;
@@ -1424,7 +1426,7 @@ sub disconnect
 	return;
 }
 
-# Does a session end what it has of a key, when it ends?
+# Does the end of a session end its holding of a key?
 sub ends_with_session
 {
 	my ($self, $key, $session) = @_;
@@ -1443,7 +1445,7 @@ sub lose_session
 	return;
 }
 
-# All that is over, and does not keep its key closed, is removed.
+# All ended rows that do not keep their key closed are removed.
 sub sweep
 {
 	my ($self) = @_;

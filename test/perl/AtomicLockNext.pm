@@ -1,7 +1,7 @@
-# Libraries and scripts of versions that there are not, for the TAP tests of updates.
+# Libraries and scripts of versions that do not exist, for the TAP tests of updates.
 #
-# They are made of the sources of this version, in a copy, by edits.  Each edit must
-# find what it changes, once.
+# They are made from a copy of the sources of this version, by edits.  The text that an edit
+# replaces must occur exactly once.
 
 package AtomicLockNext;
 
@@ -16,7 +16,7 @@ our @EXPORT = qw(build_library next_library put_library next_scripts version_of)
 
 my $top = abs_path(dirname(__FILE__) . '/../..');
 
-# change FILE FROM TO: where FILE has FROM, which is a pattern, it gets TO in its place
+# change FILE FROM TO: replaces the one match of the pattern FROM in FILE by TO
 sub change
 {
 	my ($file, $from, $to) = @_;
@@ -42,8 +42,8 @@ sub version
 }
 
 # build_library BINDIR VERSION [FILE, FROM, TO]...: a library for the PostgreSQL that has
-# its programs there.  What needs no compiling again is taken from the build that is
-# tested.  Returns the file.
+# its programs in BINDIR.  Object files that need no recompilation come from the build under
+# test.  Returns the file.
 my $builds = 0;
 
 sub build_library
@@ -75,15 +75,15 @@ sub next_library
 		[ 'src/table/columns.h', qr/(#define Natts_app_lock\s+)15/, "#define Anum_app_lock_note\t\t\t\t16\n#define Natts_app_lock\t\t\t\t\t16" ],
 		[ 'src/table/catalog.c', qr/(?=\};\n\nstatic const ColumnDefinition lock_audit_columns)/, qq(\t{"note", TEXTOID, InvalidOid},\n) ],
 		[ 'src/table/row.c', qr/(?=\twhile \(nulls\[natts - 1\]\))/, "\tVALUE(note) = PointerGetDatum(cstring_to_text(al_note));\n\tIS_NULL(note) = al_note[0] == 0;\n" ],
-		# Not in base/settings.h, since nearly all files would be compiled again.
+		# Not in base/settings.h, since nearly all files would be compiled again
 		[ 'src/table/row.c', qr/(?<=#include "table\/row.h"\n)/, "\nextern char *al_note;\n" ],
 		[ 'src/base/settings.c', qr/(?=\tMarkGUCPrefixReserved)/,
 			qq(\tDefineCustomStringVariable("atomic_lock.note", "Sets the note of what is locked.", NULL, &al_note, "", PGC_USERSET, 0, NULL, NULL, NULL);\n) ],
 		[ 'src/base/settings.c', qr/(?=\nvoid\nal_settings_init)/, "\nchar *al_note;\n" ]);
 }
 
-# put_library FILE PKGLIBDIR: as a package manager does, so that whoever has loaded the
-# former one keeps it
+# put_library FILE PKGLIBDIR: installs a library as a package manager does, so that a process that has loaded
+# the former one keeps it
 sub put_library
 {
 	my ($file, $lib) = @_;

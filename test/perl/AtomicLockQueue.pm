@@ -1,4 +1,4 @@
-# Listeners and places in line, for the TAP tests of events and the queue.
+# Listeners and tickets, for the TAP tests of events and the queue.
 
 package AtomicLockQueue;
 
@@ -21,9 +21,9 @@ sub listen_to
 	return;
 }
 
-# The events that a session was sent since it was asked last.  What was committed before
-# is there, since a commit that notifies signals all listeners before it is answered; but
-# perhaps not yet what a commit did that was only seen, not answered: see heard_soon().
+# The events that a session was sent since its last statement.  Those of earlier commits
+# are there, since a commit that notifies signals all listeners before it is answered; but
+# events of a commit that was only seen, and not answered, may be missing: see heard_soon().
 sub hear
 {
 	my ($psql) = @_;
@@ -32,14 +32,14 @@ sub hear
 	return map { JSON::PP->new->decode($_) } @payloads;
 }
 
-# The same in words: each event, and whose it was
+# The same in words: each event, and its holder
 sub heard
 {
 	my ($psql) = @_;
 	return join ', ', map { "$_->{event} " . ($_->{holder} // '-') } hear($psql);
 }
 
-# The same, once there is one
+# The same, as soon as there is one
 sub heard_soon
 {
 	my ($psql) = @_;
@@ -53,15 +53,15 @@ sub heard_soon
 	return $heard;
 }
 
-# The line of a key: labels in order, the one to whom it is offered with a star
+# The line for a key: labels in order, with a star at the ticket that has the offer
 sub line_of
 {
 	my ($psql, $key) = @_;
 	return ask($psql, qq{SELECT string_agg(holder || CASE WHEN offered_until IS NOT NULL THEN '*' ELSE '' END, ' ' ORDER BY place) FROM lock_queue WHERE key = '$key'});
 }
 
-# SQL: somebody tries to acquire a key; the answer is the status and, where it is
-# refused, the label of who comes first.
+# SQL that tries to acquire a key; its answer is the status and, if it is
+# refused, the label of the first in line or the holder.
 sub try_as
 {
 	my ($owner, $key) = @_;

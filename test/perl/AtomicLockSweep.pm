@@ -1,5 +1,5 @@
-# What the TAP tests of sweeping need: leases that have run out, and waiting
-# for what somebody else does in the background.
+# Helpers of the TAP tests of sweeping: expired leases, and waiting
+# for actions of the background.
 
 package AtomicLockSweep;
 
@@ -15,7 +15,7 @@ use Time::HiRes qw(time usleep);
 our @EXPORT = qw(soon expire expire_rows swept sweep_passes configure launcher worker_stands
   log_of count_in_log pause_sweep let_sweep unexpected_lines);
 
-# Does it become true, before anybody loses patience?  Unlike poll, which dies.
+# Does the query become true in time?  Unlike poll, soon() does not die.
 sub soon
 {
 	my ($psql, $sql) = @_;
@@ -29,7 +29,7 @@ sub soon
 	return 1;
 }
 
-# Grant leases, as many as a transaction may claim, and see them run out
+# Grant leases, at most as many as a transaction may claim, and wait until they have expired
 sub expire
 {
 	my ($psql, $prefix, $number) = @_;
@@ -39,8 +39,8 @@ sub expire
 	return $granted;
 }
 
-# Many of them, with no function called: nobody has granted these, as far as
-# counters go.
+# Insert many expired rows without a call of a function: the counters do not count them as
+# granted.
 sub expire_rows
 {
 	my ($psql, $prefix, $number) = @_;
@@ -59,7 +59,7 @@ sub swept
 	return soon($psql, "SELECT count(*) = 0 FROM app_lock WHERE key LIKE '$prefix-%'");
 }
 
-# See two sweeps of a database begin and end.
+# Wait until two sweeps of a database have begun and ended.
 my $passes = 0;
 
 sub sweep_passes
@@ -76,7 +76,7 @@ sub sweep_passes
 	return 1;
 }
 
-# Change settings of a running server; whoever is connected knows it after that.
+# Change settings of a running server; all connected sessions know them after that.
 sub configure
 {
 	my ($node, $psql, @lines) = @_;
@@ -88,7 +88,7 @@ sub configure
 	return;
 }
 
-# Process id of the launcher, once there is one
+# Process id of the launcher, once it exists
 sub launcher
 {
 	my ($psql) = @_;
@@ -97,7 +97,7 @@ sub launcher
 	return ask($psql, q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher'});
 }
 
-# Process id of the worker, once it stands where pause_sweep makes it stand
+# Process id of the worker, once it has stopped at the point of pause_sweep
 sub worker_stands
 {
 	my ($psql) = @_;
@@ -108,7 +108,7 @@ sub worker_stands
 }
 
 # With AL_TEST_HOOKS and one of the pauses on, a sweep of the database of this
-# session stands still from here to there.
+# session stops between pause_sweep and let_sweep.
 sub pause_sweep
 {
 	my ($psql) = @_;
@@ -136,8 +136,8 @@ sub count_in_log
 	return scalar @found;
 }
 
-# The lines of a log that nothing in a test of sweeping may cause, apart
-# from those that match one of the patterns
+# The lines of a log that no test of sweeping may cause, except
+# those that match one of the patterns
 sub unexpected_lines
 {
 	my ($node, @allowed) = @_;

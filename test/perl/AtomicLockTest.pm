@@ -1,4 +1,4 @@
-# Helpers of several TAP tests, beside PostgreSQL::Test.
+# Helpers of several TAP tests, in addition to PostgreSQL::Test.
 
 package AtomicLockTest;
 
@@ -21,8 +21,8 @@ sub ask
 	return $answer;
 }
 
-# The SQLSTATE of the error that SQL raises in a session of its own; "no error: "
-# and what psql says where there is none.
+# The SQLSTATE of the error that SQL raises in a session of its own; without an error,
+# "no error: " and the messages of psql.
 sub sqlstate
 {
 	my ($node, $sql, $database, @options) = @_;
@@ -35,9 +35,9 @@ sub sqlstate
 	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
 }
 
-# The log of a server has nothing that no test may cause: crashes, failed
-# assertions, internal errors.  "also" is a pattern of what it must not have,
-# either; "killed" says that the test itself has killed processes.
+# Checks that the log of a server has no line that no test may cause: crashes, failed
+# assertions, internal errors.  "also" is a pattern of other lines that it must not have;
+# "killed" says that the test itself has killed processes.
 sub log_is_clean
 {
 	my ($node, %with) = @_;
@@ -48,9 +48,9 @@ sub log_is_clean
 	return unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|$signal|$also/, 'nothing unexpected in the log of ' . $node->name);
 }
 
-# A copy of the PostgreSQL that is tested, whose scripts and library may be
-# changed: its bindir, sharedir and pkglibdir; nothing where that is not ours to
-# copy.
+# A copy of the PostgreSQL under test, whose scripts and library may be
+# changed: its bindir, sharedir and pkglibdir; nothing if we may not copy
+# that installation.
 sub copy_installation
 {
 	my ($name) = @_;

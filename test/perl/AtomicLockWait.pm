@@ -14,10 +14,10 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(@build sleeping_server session start streams answer reply told end gone poll is_waiting queue_up pid play_endings);
 
-# How PostgreSQL::Test::Cluster->new gets a build with AL_TEST_HOOKS, where there is one
+# The arguments for PostgreSQL::Test::Cluster->new that choose a build with AL_TEST_HOOKS, if there is one
 our @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 
-# A server whose waiters, in a build with AL_TEST_HOOKS, sleep for an hour until they are
+# A server whose waiters, in a build with AL_TEST_HOOKS, sleep for an hour unless they are
 # woken: a lost wake-up is a wait that does not end.  No sweep wakes them, either.
 sub sleeping_server
 {
@@ -43,8 +43,8 @@ $settings
 	return $node;
 }
 
-# A background psql.  The label is its application_name, and so what its locks
-# and waits are labelled with.  Errors are shown with their SQLSTATE.
+# A background psql.  The label is its application_name, and so the label of its locks
+# and waits.  Errors are shown with their SQLSTATE.
 sub session
 {
 	my ($node, $label, $database) = @_;
@@ -76,8 +76,8 @@ sub start
 	return;
 }
 
-# The output of the SQL that was last started, and its errors, once it has ended, be it
-# because the session is gone
+# The output of the SQL that was last started, and its errors, once it has ended, also if
+# it ended because the session is gone
 sub streams
 {
 	my ($psql) = @_;
@@ -87,7 +87,7 @@ sub streams
 	$psql->{timeout}->start;
 	while (!($psql->{stdout} =~ $end && $psql->{stderr} =~ $end))
 	{
-		# The last output is in the buffers when it is no longer pumpable.
+		# When psql is no longer pumpable, its last output is in the buffers.
 		last unless $psql->{run}->pumpable;
 		my $pumped = eval { $psql->{run}->pump };
 		die 'an answer that does not come' if $psql->{timeout}->is_expired;
@@ -109,7 +109,7 @@ sub answer
 	return $err ne '' ? $err : $out;
 }
 
-# Send SQL, and wait for its answer, or its errors.  Unlike ask() this survives an
+# Send SQL, and wait for its answer, or its errors.  Unlike ask(), reply() survives an
 # error.
 sub reply
 {
@@ -128,7 +128,7 @@ sub told
 	return $reply =~ /^(?:ERROR|FATAL):  (\w{5}):/m ? $1 : $reply;
 }
 
-# End sessions, also those that are gone already.
+# End sessions, also those that are already gone.
 sub end
 {
 	foreach my $psql (@_)
@@ -169,8 +169,8 @@ sub is_waiting
 	return ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = $psql->{al_pid}") eq '1';
 }
 
-# Start SQL that waits for a lock, and return when it is in the queue (or when other SQL
-# says that it waits), or has been in it: on a busy machine a short wait may end before this session looks.
+# Start SQL that waits for a lock, and return when its backend is in the queue (or when the query $waits
+# is true), or has been in it: on a busy machine a short wait may end before this session looks.
 sub queue_up
 {
 	my ($watch, $psql, $sql, $waits) = @_;
@@ -188,10 +188,10 @@ sub queue_up
 	return;
 }
 
-# Each way that a key becomes free: name, what the holder does before
-# somebody waits for KEY, who ends it then (the holder or somebody else), and
-# how.  Where one of the answers is a moment, the key is not free before the last of them.
-# A lease that is short from the beginning may end before anybody waits.
+# The ways that a key becomes free: name, SQL of the holder before
+# a session waits for KEY, the session that then ends the holding (the holder or another), and
+# its SQL.  If one of the answers is a moment, the key is not free before the last of these moments.
+# A lease that is short from the beginning may end before the wait begins.
 sub endings
 {
 	my $acquire = q{SELECT lock_acquire('KEY', '1 hour', 'holder')};
@@ -232,9 +232,9 @@ sub endings
 }
 
 # Play all endings, each with a key of its own.  $wait is called with the key
-# and has to start the wait of $waiter, as owner "waiter"; $check with the name of the
-# ending and the answers of its SQL, and has to fetch the answer of the waiter.  $mode, if
-# given, is that of the holder.  Returns the session of the holder, which is a new one by then.
+# and must start the wait of $waiter, as owner "waiter"; $check is called with the name of the
+# ending and the answers of its SQL, and must fetch the answer of the waiter.  $mode, if
+# given, is the mode of the holder.  Returns the session of the holder, which may be a new one.
 sub play_endings
 {
 	my ($node, $holder, $waiter, $other, $wait, $check, $mode) = @_;

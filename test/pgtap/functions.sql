@@ -1,5 +1,8 @@
--- Every function: signature, names and defaults of arguments, result, and
--- how it may be run.
+-- Every function: signature, names and defaults of arguments, result, and execution properties.
+--
+-- Turns red when: a function, argument or default changes unnoticed; a function that writes
+-- becomes cheap, strict, leakproof or parallel safe; a function resolves names by the caller's
+-- search_path.
 \set ECHO none
 SET client_min_messages = warning;
 BEGIN;
@@ -100,7 +103,7 @@ FROM pg_proc p
 
 SELECT plan((SELECT count(*) * 4 + 11 FROM expected)::int);
 
-SELECT set_eq('SELECT name, arguments FROM actual', 'SELECT name, arguments FROM expected', 'the functions are these, with these arguments and defaults');
+SELECT set_eq('SELECT name, arguments FROM actual', 'SELECT name, arguments FROM expected', 'functions, arguments and defaults are as listed');
 
 SELECT is(a.result, e.result, format('%s(%s) returns', e.name, left(e.arguments, 30)))
 FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
@@ -111,22 +114,23 @@ FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.ar
 SELECT is(a.definer, e.definer, format('%s(%s): security definer', e.name, left(e.arguments, 30)))
 FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
 
-SELECT is_empty('SELECT name FROM actual WHERE proisstrict AND name <> ''app_lock_guard_problem''', 'none but what the view lock_guards calls is strict: NULL must not turn into an answer');
--- PostgreSQL evaluates cheap conditions first, so a condition on a column comes before a lock.
+SELECT is_empty('SELECT name FROM actual WHERE proisstrict AND name <> ''app_lock_guard_problem''', 'no function is strict, except the one that lock_guards calls: NULL arguments must raise');
+-- PostgreSQL evaluates cheap conditions first, so a condition on a column must be cheaper than
+-- a lock.
 SELECT is_empty($$SELECT name, procost FROM actual JOIN pg_proc USING (oid)
 	WHERE name NOT LIKE 'app\_lock\_%' AND procost <> CASE
 		WHEN name IN ('lock_key', 'lock_path', 'lock_partition', 'lock_guard') THEN 1
 		WHEN volatility = 'stable' OR name IN ('lock_stats', 'lock_contention', 'lock_sweeper_status') THEN 10
-		ELSE 1000 END$$, 'what writes costs 1000, what looks 10, and what makes keys 1');
-SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'none is leakproof');
-SELECT is_empty('SELECT name FROM actual WHERE prokind <> ''f''', 'all are plain functions');
-SELECT is_empty('SELECT name FROM actual WHERE definer AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'security definers set a safe search_path');
-SELECT is_empty('SELECT name FROM actual WHERE language IN (''plpgsql'', ''sql'') AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'so does everything that is not in C');
-SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND (definer OR proconfig IS NOT NULL)', 'functions in C run as the caller, with no settings to switch');
-SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND probin <> ''$libdir/atomic_lock''', 'C functions come from one library, found by name');
-SELECT is_empty('SELECT name FROM actual WHERE proowner <> extowner OR pronamespace <> extnamespace', 'all are in the schema of the extension and owned by its owner');
--- bodies that were parsed when the extension was created cannot be captured later
-SELECT is_empty('SELECT name FROM actual JOIN pg_proc p USING (oid) WHERE language = ''sql'' AND p.prosqlbody IS NULL', 'functions in SQL have parsed bodies');
+		ELSE 1000 END$$, 'cost is 1000 for functions that write, 10 for those that read, 1 for those that build keys');
+SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'no function is leakproof');
+SELECT is_empty('SELECT name FROM actual WHERE prokind <> ''f''', 'all are functions, not procedures or aggregates');
+SELECT is_empty('SELECT name FROM actual WHERE definer AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'SECURITY DEFINER functions set a safe search_path');
+SELECT is_empty('SELECT name FROM actual WHERE language IN (''plpgsql'', ''sql'') AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'functions in SQL and PL/pgSQL set a safe search_path');
+SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND (definer OR proconfig IS NOT NULL)', 'C functions run as the caller and set nothing');
+SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND probin <> ''$libdir/atomic_lock''', 'C functions come from $libdir/atomic_lock');
+SELECT is_empty('SELECT name FROM actual WHERE proowner <> extowner OR pronamespace <> extnamespace', 'all functions are in the schema of the extension and owned by its owner');
+-- bodies parsed at CREATE EXTENSION cannot be captured later
+SELECT is_empty('SELECT name FROM actual JOIN pg_proc p USING (oid) WHERE language = ''sql'' AND p.prosqlbody IS NULL', 'functions in SQL have parsed bodies, so that names cannot be captured later');
 
 SELECT * FROM finish();
 ROLLBACK;

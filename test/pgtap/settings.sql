@@ -1,4 +1,7 @@
--- The settings, their defaults, who may change them.
+-- The settings, their defaults, types and contexts.
+--
+-- Turns red when: a setting is added or removed, or changes its default, type or context,
+-- without a change here.
 \set ECHO none
 SET client_min_messages = warning;
 BEGIN;
@@ -31,13 +34,13 @@ INSERT INTO expected VALUES
 	('atomic_lock.partitions', '0', 'superuser', 'integer'),
 	('atomic_lock.partition', '-1', 'superuser', 'integer');
 
-SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%'$$, 'SELECT name FROM expected', 'the settings are these');
+SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%'$$, 'SELECT name FROM expected', 'the settings are as listed');
 SELECT is(current_setting(name, true), value, name || ': default') FROM expected ORDER BY name;
-SELECT is(s.context, e.context, e.name || ': who may set it') FROM expected e LEFT JOIN pg_settings s USING (name) ORDER BY name;
+SELECT is(s.context, e.context, e.name || ': context') FROM expected e LEFT JOIN pg_settings s USING (name) ORDER BY name;
 SELECT is(s.vartype, e.vartype, e.name || ': type') FROM expected e LEFT JOIN pg_settings s USING (name) ORDER BY name;
-SELECT isnt(s.short_desc, '', e.name || ': described') FROM expected e LEFT JOIN pg_settings s USING (name) ORDER BY name;
-SELECT is_empty($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%' AND vartype = 'real' AND unit IS DISTINCT FROM 'ms'$$, 'durations count in milliseconds');
-SELECT throws_ok('SET atomic_lock.no_such_setting = 1', '42602', NULL, 'the prefix is reserved');
+SELECT isnt(s.short_desc, '', e.name || ': has a description') FROM expected e LEFT JOIN pg_settings s USING (name) ORDER BY name;
+SELECT is_empty($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%' AND vartype = 'real' AND unit IS DISTINCT FROM 'ms'$$, 'durations are in milliseconds');
+SELECT throws_ok('SET atomic_lock.no_such_setting = 1', '42602', NULL, 'the prefix atomic_lock is reserved');
 
 SELECT * FROM finish();
 ROLLBACK;

@@ -3,7 +3,15 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_grant_access and lock_revoke_access
+-- lock_grant_access and lock_revoke_access: the access levels user, monitor and admin
+--
+-- Properties: without a grant no role can call any function of the extension. Each level gives
+-- exactly the functions and relations listed here, and revoking a level removes exactly what no
+-- other level of the role needs.
+--
+-- Turns red when: a new function is executable by PUBLIC or missing from its level; a user
+-- reaches a table; a revoke leaves a privilege behind, or removes one that the role has from
+-- elsewhere.
 --
 DROP ROLE IF EXISTS regress_al_fresh, regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
 CREATE ROLE regress_al_fresh;
@@ -11,7 +19,7 @@ CREATE ROLE regress_al_user;
 CREATE ROLE regress_al_monitor;
 CREATE ROLE regress_al_admin;
 
--- What a role may call
+-- Functions of the extension that a role may execute
 CREATE FUNCTION t.may(r name) RETURNS SETOF text LANGUAGE sql AS $$
 	SELECT p.oid::regprocedure::text FROM pg_proc p
 		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
@@ -19,7 +27,7 @@ CREATE FUNCTION t.may(r name) RETURNS SETOF text LANGUAGE sql AS $$
 	WHERE has_function_privilege(r, p.oid, 'EXECUTE') ORDER BY 1
 $$;
 
--- Nobody may do anything at first: neither a new role nor PUBLIC.
+-- At first neither a new role nor PUBLIC may do anything.
 SELECT * FROM t.may('regress_al_fresh');
 SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'atomic_lock', aclexplode(coalesce(proacl, acldefault('f', proowner))) a
@@ -52,11 +60,11 @@ SELECT * FROM t.may('regress_al_monitor');
 SELECT lock_grant_access('regress_al_admin', 'admin');
 SELECT * FROM t.may('regress_al_admin');
 SELECT * FROM t.may('regress_al_fresh');
--- twice is once
+-- granting twice equals granting once
 SELECT lock_grant_access('regress_al_user', 'user');
 SELECT count(*) FROM t.may('regress_al_user');
 
--- Relations: nothing but reading the views, for monitors, and reading and trimming lock_audit, for administrators.
+-- Relations: monitors may read the views; administrators may also read and trim lock_audit.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
 	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history']) rel,
@@ -70,7 +78,7 @@ SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regre
 	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity']) rel
 WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
 
--- A user can lock, and cannot get at the tables in any way.
+-- A user can lock, but cannot reach the tables in any way,
 GRANT CREATE ON SCHEMA t TO regress_al_user;
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT s.status FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
@@ -105,7 +113,7 @@ SELECT t.raises(stmt) FROM unnest(ARRAY[
 	$$ALTER FUNCTION lock_release(text, text) OWNER TO regress_al_user$$,
 	$$CREATE OR REPLACE FUNCTION lock_key(VARIADIC parts text[]) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'$$,
 	$$ALTER EXTENSION atomic_lock UPDATE$$, $$DROP EXTENSION atomic_lock$$]) stmt;
--- nor at what the other levels may do
+-- nor any function of the other levels.
 CREATE TABLE t.mine (id int);
 SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
 	$$SELECT lock_status()$$, $$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$,
@@ -117,8 +125,8 @@ SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
 	$$SELECT app_lock_change_access('regress_al_user', 'admin', true)$$]) stmt;
 RESET SESSION AUTHORIZATION;
 
--- A monitor can see who has locks and who waits, and change nothing.  Where
--- waiters poll nobody knows them, and that is what it is told.
+-- A monitor can see holders and waiters, and change nothing. Where waiters poll, the server
+-- does not know them, and the monitor gets that error.
 SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT key, owner, holder FROM lock_status();
 SELECT stmt, CASE WHEN answer ~ '^55000: [^\n]* not available on this server\nDETAIL: [^\n]*\nHINT: ' AND current_setting('server_version_num')::int < 170000
@@ -130,7 +138,7 @@ SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')'
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 
--- An administrator can force, and hand out and take back access.
+-- An administrator can force releases, and grant and revoke access.
 SET SESSION AUTHORIZATION regress_al_admin;
 SELECT force_release('k', 'by an administrator');
 SELECT action, key, previous_holder, reason, session_role, acting_role FROM lock_audit;
@@ -153,22 +161,22 @@ SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_grant_access('regres
 SELECT lock_revoke_access('regress_al_fresh', 'admin');
 SELECT count(*) FROM t.may('regress_al_fresh');
 SELECT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT');
--- Taken back twice, or never given: nothing happens.
+-- Revoking a level twice, or one that was never granted, does nothing.
 SELECT lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'admin');
 SELECT count(*) FROM t.may('regress_al_fresh');
--- Access given does not go with the one who gave it.
+-- A grant survives when the role that made it loses its own level.
 SELECT lock_grant_access('regress_al_fresh', 'user');
 SELECT lock_revoke_access('regress_al_admin', 'admin');
 SELECT count(*) AS fresh FROM t.may('regress_al_fresh');
 SELECT count(*) AS admin FROM t.may('regress_al_admin');
 
--- A member has what its role has.
+-- A member has the access of its role.
 GRANT regress_al_user TO regress_al_monitor;
 SET ROLE regress_al_monitor;
 SELECT acquired FROM lock_acquire('member', '1 min', 'alice-1');
 RESET ROLE;
 
--- What two levels have in common stays with either.
+-- Privileges shared by two levels remain while the role has either.
 SELECT lock_grant_access('regress_al_fresh', 'user'), lock_grant_access('regress_al_fresh', 'monitor'), lock_revoke_access('regress_al_fresh', 'user');
 SELECT * FROM t.may('regress_al_fresh');
 SELECT lock_grant_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'monitor');
@@ -176,7 +184,7 @@ SELECT * FROM t.may('regress_al_fresh');
 SELECT lock_revoke_access('regress_al_fresh', 'user');
 SELECT * FROM t.may('regress_al_fresh');
 
--- Schemas one cannot see are opened.
+-- Granting a level grants USAGE on a schema that the role could not use,
 CREATE SCHEMA hidden;
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock SCHEMA hidden;
@@ -188,7 +196,8 @@ SELECT acquired FROM hidden.lock_acquire('k');
 RESET ROLE;
 SELECT hidden.lock_revoke_access('regress_al_fresh', 'user');
 SELECT has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') AS kept;
--- ... and closed when the role has nothing left there: another level, or a function, table or column that it was given.
+-- ... and revoking takes USAGE back unless the role still has another level there, or a
+-- privilege on a function, table or column.
 CREATE TABLE hidden.own (id int);
 CREATE FUNCTION t.closed(stmt text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -209,7 +218,7 @@ SELECT stmt, t.closed(stmt) FROM unnest(ARRAY[
 	$$REVOKE SELECT (id) ON hidden.own FROM regress_al_fresh; ALTER TABLE hidden.own OWNER TO regress_al_fresh$$,
 	$$ALTER TABLE hidden.own OWNER TO CURRENT_USER; GRANT CREATE ON SCHEMA hidden TO regress_al_fresh$$,
 	$$REVOKE CREATE ON SCHEMA hidden FROM regress_al_fresh$$]) stmt;
--- The owner of the schema keeps its rights, and so does who has them by way of another role.
+-- The owner of the schema keeps its rights; so does a role that has them through another role.
 ALTER SCHEMA hidden OWNER TO regress_al_fresh;
 SELECT t.closed('SELECT 1');
 ALTER SCHEMA hidden OWNER TO CURRENT_USER;
@@ -220,7 +229,7 @@ SELECT nspacl::text ~ 'regress_al_fresh' AS own_right FROM pg_namespace WHERE ns
 REVOKE regress_al_user FROM regress_al_fresh;
 REVOKE USAGE ON SCHEMA hidden FROM regress_al_user;
 
--- A role whose levels are taken back can be dropped.
+-- A role whose levels have been revoked can be dropped.
 CREATE FUNCTION t.droppable(levels text[]) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	CREATE ROLE regress_al_gone;
@@ -259,7 +268,7 @@ SELECT count(*) FROM t.may('regress_al_''"; $$ Drop');
 SELECT lock_revoke_access('"regress_al_''""; $$ Drop"', 'admin');
 SELECT count(*) FROM t.may('regress_al_''"; $$ Drop');
 
--- A role can be dropped; its leases stay, and can be ended.
+-- A role can be dropped while its leases exist; they stay, and an administrator can end them.
 SELECT lock_grant_access('regress_al_fresh', 'user'), lock_grant_access('regress_al_fresh', 'admin');
 SET SESSION AUTHORIZATION regress_al_fresh;
 SELECT acquired FROM lock_acquire('left', '1 hour', 'fresh-1', holder => 'fresh');
@@ -269,7 +278,8 @@ DROP ROLE regress_al_fresh;
 SELECT lock_holder('left');
 SELECT force_release('left', 'the role is gone');
 
--- Roles of PostgreSQL give no level.  Whoever may read all data reads owners, too.
+-- PostgreSQL's predefined roles give no level. A role that may read all data can read owners,
+-- too.
 CREATE ROLE regress_al_fresh;
 GRANT pg_monitor, pg_signal_backend TO regress_al_fresh;
 SELECT count(*) FROM t.may('regress_al_fresh');
@@ -282,7 +292,8 @@ DROP ROLE regress_al_fresh;
 DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
 DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
 
--- USAGE of a role that had no level, or that may pass it on, is not from here; the owner's access stays.
+-- Revoking a level keeps USAGE if the role had no level before or may grant USAGE to others.
+-- The access of the extension's owner stays.
 CREATE ROLE regress_al_other;
 CREATE ROLE regress_al_next;
 GRANT USAGE ON SCHEMA public TO regress_al_other;
@@ -304,7 +315,7 @@ DROP ROLE regress_al_other, regress_al_next;
 \set SHOW_CONTEXT never
 SELECT lock_revoke_access(current_user::regrole, 'admin');
 
--- A procedure that somebody has added to the extension is none of its functions.
+-- A procedure that somebody has added to the extension does not count as one of its functions.
 BEGIN;
 CREATE PROCEDURE lock_leave() LANGUAGE plpgsql AS 'BEGIN END';
 ALTER EXTENSION atomic_lock ADD PROCEDURE lock_leave();

@@ -2,22 +2,20 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- lock_assert and lock_assert_fence: confirm a holding and pin it
 --
--- lock_assert and lock_assert_fence: is it still mine, and let it stay so
+-- Properties: both judge by the state at the moment of the call, in each mode and lifetime. A
+-- successful call pins the lease to the end of the (sub)transaction, whatever the clock says,
+-- unless that transaction itself ends the lease. Nothing is written, so read-only transactions
+-- may call them. A refusal leaves no claim. iso_pin shows what other sessions can do meanwhile.
 --
--- Properties: they answer by what is true at that moment, in each mode and
--- lifetime; who asked and was told yes keeps the lease to the end of the
--- (sub)transaction, whatever the clock says, unless that transaction itself
--- ends it; nothing is written, so read-only transactions may ask; a refusal
--- leaves no claim.  What others can do meanwhile is shown by iso_pin.
---
--- Turns red when: a pin outlives its savepoint, or does not outlive the lease;
--- the answer that is remembered survives a release; a transaction id is taken.
+-- Turns red when: a pin outlives its savepoint, or ends with the lease's time; a release does
+-- not clear the cached answer; a transaction id is assigned.
 
 CREATE FUNCTION t.assert(k text, o text) RETURNS text LANGUAGE sql AS $$
 	SELECT t.code(format('SELECT lock_assert(%L, %L)', k, o))
 $$;
--- by the owner who had the grant, as far as that is known
+-- asks as the owner of that grant, if the table has it
 CREATE FUNCTION t.fence(k text, token bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT t.code(format('SELECT lock_assert_fence(%L, %s, %L)', k, token, coalesce((SELECT owner FROM app_lock WHERE key = k AND fencing_token = token), 'alice-1')))
 $$;
@@ -34,16 +32,16 @@ SELECT lock_assert_fence('k', :token, 'alice-1') IS NOT NULL AS by_position, loc
 -- in each lifetime and mode
 SELECT l, m, g.status, lock_assert(l || m, 'alice-1') = g.fencing_token AS token, t.fence(l || m, g.fencing_token) AS fence, t.assert(l || m, 'bob-1') AS another
 FROM unnest(ARRAY['lease', 'session', 'transaction']) l, unnest(ARRAY['exclusive', 'shared']) m, LATERAL lock_acquire(l || m, owner => 'alice-1', mode => m, lifetime => l) g;
--- each of those who share
+-- each sharer
 SELECT g.status, lock_assert('shared', o) = g.fencing_token AS token FROM unnest(ARRAY['alice-1', 'bob-1']) o, LATERAL lock_acquire('shared', '1 hour', o, 'shared') g;
--- taken again and extended it is the same, converted and handed over it is another
+-- reacquiring and extending keep the token; converting and transferring replace it
 SELECT (lock_acquire('k', '2 hours', 'alice-1')).status, lock_extend('k', 'alice-1') IS NOT NULL AS extended, lock_assert('k', 'alice-1') = :token AS same_token;
 SELECT lock_assert('k', 'alice-1') = g.fencing_token AS token, g.fencing_token > :token AS token_rises FROM lock_convert('k', 'alice-1', 'shared') g;
 SELECT lock_assert('k', 'bob-1') = g.fencing_token AS token, t.assert('k', 'alice-1') AS former FROM lock_transfer('k', 'alice-1', 'bob-1', 'Bob') g;
 SELECT lock_assert('k', 'dba-1') = g.fencing_token AS token, t.assert('k', 'bob-1') AS former FROM lock_steal('k', 'dba-1', 'test', '1 hour', 'Eve') g;
 
 --
--- Refused: in words that say what there is instead, and show no owner
+-- Refusals say what there is instead, and show no owner
 --
 CREATE FUNCTION t.situation(k text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -71,7 +69,7 @@ SELECT t.assert(E'nasty\n\x07', 'secret-1') AS has_it, t.raises($$SELECT lock_as
 DELETE FROM t.situations WHERE key ~ 'nasty';
 SELECT fencing_token AS newest FROM app_lock ORDER BY 1 DESC LIMIT 1 \gset
 SELECT key, t.raises(format('SELECT lock_assert(%L, ''secret-1'')', key)) AS answer FROM t.situations ORDER BY id;
--- the fence: of the former grant, of the newest one that is over, of none
+-- lock_assert_fence: with the token of the former grant, of the newest ended one, and of none
 SELECT s.key, left(a, 5) AS code, a ~ '[0-9]{6,}' AS tells_a_token FROM t.situations s, t.raises(format('SELECT lock_assert_fence(%L, 1, ''secret-1'')', s.key)) a ORDER BY id;
 SELECT s.key, min(t.fence(s.key, l.fencing_token)) FILTER (WHERE l.fencing_token IS NOT NULL) AS newest, string_agg(DISTINCT t.fence(s.key, x), ' ') AS others
 FROM t.situations s LEFT JOIN LATERAL (SELECT max(fencing_token) AS fencing_token FROM app_lock WHERE key = s.key) l ON true,
@@ -79,7 +77,7 @@ FROM t.situations s LEFT JOIN LATERAL (SELECT max(fencing_token) AS fencing_toke
 WHERE x IS NOT NULL
 GROUP BY s.id, 1 ORDER BY s.id;
 SELECT key FROM t.situations, unnest(ARRAY['lock_assert(%L, ''secret-9'')', 'lock_assert_fence(%L, 1, ''secret-9'')']) call WHERE t.raises(format('SELECT ' || call, key)) ~ 'secret';
--- each of those who share; of the grants before they did, none
+-- each sharer's token is accepted; tokens of grants before the sharing are not
 SELECT fencing_token AS writer FROM lock_acquire('fence', '1 hour', 'alice-1') \gset
 SELECT fencing_token AS alice FROM lock_convert('fence', 'alice-1', 'shared') \gset
 SELECT t.fence('fence', :alice) AS alice, t.fence('fence', :writer) AS writer;
@@ -88,17 +86,17 @@ SELECT t.fence('fence', :alice) AS alice, t.fence('fence', :bob) AS bob, t.fence
 SELECT lock_release('fence', 'bob-1'), t.fence('fence', :alice) AS alice, t.fence('fence', :bob) AS bob;
 SELECT fencing_token AS newest FROM lock_convert('fence', 'alice-1') \gset
 SELECT t.fence('fence', :newest) AS newest, t.fence('fence', :alice) AS alice, t.fence('fence', :bob) AS bob;
--- the owner matters; secrecy.sql has more
+-- the owner must match, too; secrecy.sql has more
 SET atomic_lock.owner = 'zoe-1';
 SELECT t.code(format('SELECT lock_assert_fence(''shared'', %s)', fencing_token)) FROM app_lock WHERE key = 'shared' ORDER BY fencing_token DESC LIMIT 1;
 RESET atomic_lock.owner;
 
--- Bad arguments, whatever the state of the lock
+-- Bad arguments are refused whatever the state of the lock
 SELECT a, split_part(t.raises('SELECT lock_assert(' || a || ')'), E'\n', 1) AS answer
 FROM unnest(ARRAY['NULL, ''o''', '''''', '''shared''', '''shared'', NULL', '''shared'', ''''', '''shared'', repeat(''x'', 256)', 'repeat(''x'', 1025), ''o''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, split_part(t.raises('SELECT lock_assert_fence(' || a || ')'), E'\n', 1) AS answer
 FROM unnest(ARRAY['NULL, 1, ''o''', '''shared'', NULL, ''o''', ''''', 1, ''o''', 'repeat(''x'', 1025), 1, ''o''', '''shared'', 1', '''shared'', 1, NULL', '''shared'', 1, ''''', '''shared'', 1, repeat(''x'', 256)']) WITH ORDINALITY u(a, i) ORDER BY i;
--- tokens that there are not
+-- tokens that do not exist
 SELECT f, t.code(format('SELECT lock_assert_fence(''k'', %s, ''dba-1'')', f)) AS code FROM unnest(ARRAY['0', '-1', '9223372036854775807', '-9223372036854775808']) f;
 
 --
@@ -117,7 +115,7 @@ SAVEPOINT b;
 SELECT lock_assert_fence('k', :token, 'dba-1') IS NOT NULL AS fence;
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
 COMMIT;
--- refused, nor is a claim left
+-- a refusal writes nothing either, and leaves no claim
 BEGIN READ ONLY;
 SELECT t.assert(key, 'secret-1'), t.fence(key, 1), count(*) FROM t.situations GROUP BY 1, 2;
 DO $$
@@ -130,10 +128,9 @@ $$;
 SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
--- for each row of a statement, as often as you like
+-- for each row of a statement, any number of times
 SELECT count(*), count(DISTINCT lock_assert('k', 'dba-1')) FROM generate_series(1, 10000);
 
---
 -- The pin
 --
 -- it outlives the lease, and ends with the transaction
@@ -144,7 +141,7 @@ SELECT t.run_out('pin', 'alice-1');
 SELECT lock_assert('pin', 'alice-1') = :token AS still, t.fence('pin', :token) AS fence;
 COMMIT;
 SELECT t.assert('pin', 'alice-1'), t.fence('pin', :token) AS fence;
--- so do that of lock_assert_fence, and one of a holding that is shared
+-- the pin of lock_assert_fence does so, too, and that of a shared holding
 SELECT fencing_token AS token FROM lock_acquire('pin', '1 hour', 'alice-1', 'shared') \gset
 BEGIN;
 SELECT lock_assert_fence('pin', :token, 'alice-1') IS NOT NULL AS pinned;
@@ -157,18 +154,18 @@ SELECT t.run_out('pin', 'alice-1');
 SELECT lock_assert('pin', 'alice-1') = :token AS still;
 ROLLBACK;
 SELECT lock_release('pin', 'alice-1');
--- who was told no, is told no
+-- a refused owner is refused again
 SELECT status FROM lock_acquire('pin', '1 hour', 'alice-1');
 BEGIN;
 SELECT t.run_out('pin', 'alice-1');
 SELECT t.assert('pin', 'alice-1'), t.assert('pin', 'alice-1');
 ROLLBACK;
--- an owner's pin is not another's
+-- the pin of one owner is no use to another
 BEGIN;
 SELECT lock_assert('pin', 'alice-1') > 0 AS pinned, t.assert('pin', 'bob-1') AS bob;
 ROLLBACK;
 
--- Savepoints: gone with the savepoint that it was made in, kept when that is released
+-- Savepoints: a pin is gone when its savepoint is rolled back, and kept when that is released
 BEGIN;
 SELECT lock_assert('pin', 'alice-1') > 0 AS pinned;
 SAVEPOINT a;
@@ -197,7 +194,7 @@ SELECT claims FROM t.left_open();
 SELECT t.run_out('pin', 'alice-1');
 SELECT t.assert('pin', 'alice-1') AS undone_further_out;
 ROLLBACK;
--- twice, of which the first is undone
+-- two pins, the first of them rolled back
 BEGIN;
 SAVEPOINT a;
 SELECT lock_assert('pin', 'alice-1') > 0 AS pinned;
@@ -207,7 +204,7 @@ RELEASE a;
 SELECT t.run_out('pin', 'alice-1');
 SELECT t.assert('pin', 'alice-1') AS pinned_after;
 ROLLBACK;
--- within one, of a key that the transaction had acquired before
+-- in a savepoint, for a key that the transaction had acquired before
 BEGIN;
 SELECT status FROM lock_acquire('new pin', '1 hour', 'alice-1');
 SAVEPOINT a;
@@ -228,7 +225,7 @@ EXCEPTION WHEN raise_exception THEN
 END
 $$;
 ROLLBACK;
--- a cursor goes with its savepoint, and takes what it has asserted along
+-- rolling back to the savepoint closes a cursor, and ends the pin that the cursor made
 BEGIN;
 SAVEPOINT a;
 DECLARE c CURSOR FOR SELECT lock_assert('pin', 'alice-1') > 0 AS pinned FROM generate_series(1, 3);
@@ -238,7 +235,7 @@ SELECT t.run_out('pin', 'alice-1');
 SELECT t.assert('pin', 'alice-1') AS pinned_by_a_cursor;
 ROLLBACK;
 
--- What the transaction itself does with the lease
+-- The transaction itself ends the pinned lease, or changes it
 BEGIN;
 SELECT lock_assert('pin', 'alice-1') AS token \gset
 SAVEPOINT a;
@@ -263,7 +260,7 @@ ROLLBACK TO a;
 SELECT t.run_out('pin', 'alice-1');
 SELECT lock_assert('pin', 'alice-1') = :token AS still_pinned;
 COMMIT;
--- expired, and taken by the transaction itself: another grant
+-- expired, then acquired again by the same transaction: a new grant
 SELECT status FROM lock_acquire('pin', '1 hour', 'alice-1');
 BEGIN;
 SELECT lock_assert('pin', 'alice-1') AS token \gset
@@ -275,7 +272,7 @@ SELECT acquired AS bob, (t.assert('pin', 'alice-1') = '00000') AS alice FROM loc
 ROLLBACK TO a;
 SELECT lock_assert('pin', 'alice-1') = :token AS undone;
 ROLLBACK;
--- one that ends with its session
+-- lifetime session
 BEGIN;
 SELECT status FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session');
 SELECT lock_assert('session', 'alice-1') > 0 AS pinned;
@@ -284,7 +281,7 @@ SELECT t.assert('session', 'alice-1');
 DISCARD ALL;
 SET client_min_messages = warning;
 SELECT t.assert('session', 'alice-1');
--- one that ends with its transaction needs no pin, and is gone with its savepoint
+-- lifetime transaction needs no pin, and ends with its savepoint
 BEGIN;
 SAVEPOINT a;
 SELECT lock_assert('transaction', 'alice-1') = fencing_token AS token FROM lock_acquire('transaction', owner => 'alice-1', lifetime => 'transaction');
@@ -295,7 +292,7 @@ SELECT t.assert('transaction', 'alice-1');
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
 COMMIT;
 
--- Each pinned key counts, once.
+-- Each pinned key counts once towards max_claims_per_transaction.
 SET atomic_lock.max_claims_per_transaction = 2;
 SELECT count(*) FROM generate_series(1, 2) i, LATERAL lock_acquire('max:' || i, '1 hour', 'alice-1');
 SELECT status FROM lock_acquire('max:3', '1 hour', 'alice-1');
@@ -330,7 +327,7 @@ RESET lock_timeout;
 \echo max_prepared_transactions is 0
 \endif
 
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := concat_ws(' ', current_setting('transaction_isolation'), t.assert(k, 'alice-1'));

@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Attacks by what others put into schemas
+-- Objects that others put into schemas, to have them used in place of ours
+--
+-- Properties: functions, operators, types and relations in a hostile search_path or temporary
+-- schema are never used, for a superuser, an administrator and a user. CREATE EXTENSION takes
+-- over no existing object.
+--
+-- Turns red when: a name in the script or in C code is resolved by search_path; a SECURITY
+-- DEFINER function does not set its path; the script uses CREATE OR REPLACE or IF NOT EXISTS.
 --
 DROP ROLE IF EXISTS regress_al_mallory, regress_al_user, regress_al_admin;
 CREATE ROLE regress_al_mallory;
@@ -12,7 +19,7 @@ CREATE ROLE regress_al_admin;
 SELECT lock_grant_access('regress_al_user', 'user'), lock_grant_access('regress_al_admin', 'admin');
 CREATE SCHEMA mallory AUTHORIZATION regress_al_mallory;
 
--- Whatever of this is called, says so.
+-- Each of these objects raises an error if it is used.
 SET ROLE regress_al_mallory;
 GRANT USAGE ON SCHEMA mallory TO PUBLIC;
 CREATE FUNCTION mallory.captured() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'captured'; END$$;
@@ -21,14 +28,14 @@ DECLARE
 	f	text;
 	ops	text;
 BEGIN
-	-- operators of the types that catalogs and leases are made of
+	-- operators for the types of catalogs and leases
 	FOREACH f IN ARRAY ARRAY['text', 'name', 'oid', 'bigint', 'integer', 'timestamptz', 'interval', 'boolean', 'regrole', 'bytea', 'jsonb', '"char"', 'anyelement'] LOOP
 		EXECUTE format('CREATE FUNCTION mallory.op(%s, %1$s) RETURNS boolean LANGUAGE sql AS ''SELECT mallory.captured()''', f);
 		FOREACH ops IN ARRAY ARRAY['=', '<>', '<', '>', '<=', '>=', '||', '+', '-', '~'] LOOP
 			EXECUTE format('CREATE OPERATOR mallory.%s (FUNCTION = mallory.op, LEFTARG = %s, RIGHTARG = %2$s)', ops, f);
 		END LOOP;
 	END LOOP;
-	-- functions, with the very types or better ones
+	-- functions, with exactly matching or better matching argument types
 	FOREACH f IN ARRAY ARRAY['format(text, text)', 'format(text, regprocedure, text)', 'format(text, name, text)', 'format(text, VARIADIC text[])',
 		'now()', 'clock_timestamp()', 'statement_timestamp()', 'transaction_timestamp()', 'sha256(bytea)', 'encode(bytea, text)', 'hashtext(text)',
 		'gen_random_uuid()', 'nextval(regclass)', 'has_schema_privilege(regrole, name, text)', 'has_schema_privilege(oid, name, text)',
@@ -49,7 +56,7 @@ BEGIN
 END
 $$;
 RESET ROLE;
--- The same in the temporary schema, tables this time
+-- Temporary tables with the names of our relations and of catalogs
 CREATE FUNCTION t.temp_tables() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	CREATE TEMP TABLE app_lock (LIKE public.app_lock INCLUDING ALL);
@@ -64,7 +71,7 @@ BEGIN
 END
 $$;
 
--- As a superuser with the worst of paths, calling everything
+-- A superuser with a hostile search_path calls everything
 SELECT t.temp_tables();
 SET search_path = mallory, pg_temp, pg_catalog, public;
 SELECT s.* FROM public.lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": 1}') g, t.show(g) s;
@@ -89,7 +96,7 @@ SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_rel
 SELECT public.lock_revoke_access('regress_al_mallory', 'user'), public.lock_revoke_access('regress_al_mallory', 'admin');
 SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8)', 'EXECUTE') AS granted;
 SELECT s.status FROM public.lock_acquire('k', '10 min', 'alice-1') g, t.show(g) s;
--- nothing went into the wrong tables
+-- nothing was written to the wrong tables
 RESET search_path;
 SELECT (SELECT count(*) FROM pg_temp.app_lock) AS app_lock, (SELECT count(*) FROM pg_temp.lock_audit) AS lock_audit,
 	(SELECT is_called FROM pg_temp.app_lock_fence) AS app_lock_fence, (SELECT is_called FROM mallory.app_lock_fence) AS mallory;
@@ -97,7 +104,8 @@ SELECT (SELECT count(*) FROM public.app_lock) AS app_lock, (SELECT count(*) FROM
 \c -
 SET client_min_messages = warning;
 
--- As an administrator, who has no rights on the tables: the path is part of what a definer's function must not trust
+-- An administrator, who has no privileges on the tables: a SECURITY DEFINER function must not
+-- trust the caller's path
 GRANT CREATE ON SCHEMA t TO regress_al_admin;
 GRANT USAGE ON SCHEMA mallory TO regress_al_admin;
 SET SESSION AUTHORIZATION regress_al_admin;
@@ -115,13 +123,13 @@ RESET search_path;
 SELECT count(*) FROM pg_temp.lock_audit;
 RESET SESSION AUTHORIZATION;
 SELECT acting_role, reason FROM public.lock_audit ORDER BY at DESC LIMIT 1;
--- The ways in that SECURITY DEFINER opens are two, and both set the path.
+-- The extension has two SECURITY DEFINER functions, and both set the path.
 SELECT p.oid::regprocedure, p.proconfig FROM pg_catalog.pg_proc p JOIN pg_depend d ON d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
 	JOIN pg_catalog.pg_extension e ON d.refobjid = e.oid AND e.extname = 'atomic_lock' WHERE p.prosecdef ORDER BY 1;
 \c -
 SET client_min_messages = warning;
 
--- As a user
+-- A user
 SET SESSION AUTHORIZATION regress_al_user;
 CREATE TEMP TABLE app_lock (key text);
 CREATE TEMP SEQUENCE app_lock_fence;
@@ -136,7 +144,7 @@ SET client_min_messages = warning;
 DROP SCHEMA mallory CASCADE;
 
 --
--- CREATE EXTENSION takes over nothing that is there already.
+-- CREATE EXTENSION takes over no existing object
 --
 DROP EXTENSION atomic_lock CASCADE;
 CREATE SCHEMA prepared AUTHORIZATION regress_al_mallory;
@@ -168,7 +176,7 @@ SELECT stmt, t.attempt('SET LOCAL ROLE regress_al_mallory; ' || stmt || '; RESET
 	'CREATE FUNCTION prepared.lock_key(text[]) RETURNS text LANGUAGE sql AS ''SELECT 1::text''',
 	'CREATE FUNCTION prepared.app_lock_change_access(regrole, text, boolean) RETURNS void LANGUAGE sql AS ''''',
 	'CREATE FUNCTION prepared.lock_grant_access(regrole, text) RETURNS void LANGUAGE sql AS ''''']) stmt;
--- What merely looks alike is left alone, and not called.
+-- Objects that merely look similar are left alone, and not called.
 SELECT t.attempt('SET LOCAL ROLE regress_al_mallory;
 	CREATE FUNCTION prepared.captured(regrole, text) RETURNS boolean LANGUAGE plpgsql AS ''BEGIN RAISE ''''captured''''; END'';
 	CREATE OPERATOR prepared.= (FUNCTION = prepared.captured, LEFTARG = regrole, RIGHTARG = text);
@@ -177,7 +185,7 @@ SELECT t.attempt('SET LOCAL ROLE regress_al_mallory;
 	CREATE FUNCTION prepared.app_lock_change_access(regrole, varchar, boolean) RETURNS void LANGUAGE plpgsql AS ''BEGIN RAISE ''''captured''''; END'';
 	RESET ROLE; SET LOCAL search_path = prepared, pg_catalog');
 DROP SCHEMA prepared;
--- Whoever may create objects in the database creates it; nobody else does.
+-- A role with CREATE on the database can create the extension; other roles cannot.
 SET ROLE regress_al_mallory;
 \set VERBOSITY sqlstate
 CREATE EXTENSION atomic_lock;

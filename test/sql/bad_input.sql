@@ -3,8 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Bad input: what is wrong is refused with the right SQLSTATE, in functions
--- that raise for the state of a lock and in those that do not
+-- Bad input is refused with the right SQLSTATE, by all functions alike
+--
+-- Properties: NULL, and keys, owners, labels, meta, ttl, wait and words beyond their limits are
+-- errors in `lock_…` and `lock_try_…` functions, before the state of the lock matters. Values
+-- at the limits, and odd characters, are stored unchanged.
+--
+-- Turns red when: a check is missing or off by one; interval arithmetic overflows; a bad
+-- argument changes the lock.
 --
 SELECT acquired FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice');
 CREATE FUNCTION t.check(VARIADIC stmts text[]) RETURNS TABLE (stmt text, answer text) LANGUAGE sql
@@ -31,7 +37,7 @@ SELECT * FROM t.check(
 	'lock_convert(NULL, ''o'')', 'lock_convert(''k'', NULL)', 'lock_convert(''held'', ''alice-1'', NULL)', 'lock_convert(''held'', ''alice-1'', ''shared'', NULL)',
 	'lock_transfer(NULL, ''o'', ''n'')', 'lock_transfer(''k'', NULL, ''n'')', 'lock_transfer(''k'', ''o'', NULL)', 'lock_transfer(''held'', ''alice-1'', ''n'', NULL, NULL)');
 
--- Keys: 1 to 1024 bytes, whatever becomes of them when compressed
+-- Keys: 1 to 1024 bytes, however well they compress
 CREATE FUNCTION t.noise(n int) RETURNS text LANGUAGE sql
 AS $$SELECT left(string_agg(md5(i::text), ''), n) FROM generate_series(1, n / 32 + 1) i$$;
 CREATE TABLE t.keys (kind text, key text);
@@ -64,7 +70,7 @@ FROM t.calls, unnest(ARRAY[0, 1, 255, 256, 1048576]) n GROUP BY n ORDER BY n;
 SELECT count(*) AS shown FROM t.calls, unnest(ARRAY[1, 255, 256, 1048576]) n
 WHERE t.raises(format('SELECT ' || call, quote_literal(repeat('s', n)))) ~ 'sss';
 
--- Labels: to 255 bytes
+-- Labels: up to 255 bytes
 SELECT n, t.code(format('SELECT lock_acquire(''k'', holder => repeat(''x'', %s))', n)) AS acquire,
 	t.code(format('SELECT lock_try_acquire(''k'', holder => repeat(''x'', %s))', n)) AS try_acquire,
 	t.code(format('SELECT lock_steal(''k'', ''o'', ''r'', holder => repeat(''x'', %s))', n)) AS steal,
@@ -72,7 +78,7 @@ SELECT n, t.code(format('SELECT lock_acquire(''k'', holder => repeat(''x'', %s))
 	t.code(format('SELECT lock_acquire(''held'', owner => ''alice-1'', holder => repeat(''x'', %s))', n)) AS reacquire
 FROM unnest(ARRAY[0, 1, 255, 256, 1048576]) n;
 
--- meta: to 8 kB, whatever becomes of it when compressed
+-- meta: up to 8 kB, however well it compresses
 SELECT n, t.code(format('SELECT lock_acquire(''k'', meta => to_jsonb(repeat(''x'', %s)))', n)) AS same,
 	t.code(format('SELECT lock_acquire(''k'', meta => to_jsonb(t.noise(%s)))', n)) AS noise,
 	t.code(format('SELECT lock_acquire_all(ARRAY[''k''], meta => to_jsonb(t.noise(%s)))', n)) AS acquire_all, t.code(format('SELECT lock_acquire(''k'', mode => ''shared'', meta => to_jsonb(t.noise(%s)))', n)) AS shared,
@@ -82,7 +88,7 @@ SELECT t.raises($$SELECT lock_acquire('k', meta => to_jsonb(repeat('x', 1000000)
 SELECT t.code($$SELECT lock_acquire('k', meta => '{"a": ')$$) AS not_json;
 SELECT m, meta FROM unnest(ARRAY['null', 'true', '""', '[]', '{}']::jsonb[]) WITH ORDINALITY u(m, i),
 	LATERAL lock_acquire('meta ' || i, meta => m) g, LATERAL lock_status(g.key);
--- kept whole, and gone with its lease
+-- stored in full, and deleted with its lease
 SELECT acquired FROM lock_acquire('toast', '1 hour', 'alice-1', meta => to_jsonb(t.noise(8000)));
 SELECT meta #>> '{}' = t.noise(8000) AS same FROM lock_status('toast');
 SELECT lock_extend('toast', 'alice-1') IS NOT NULL AS extended;
@@ -96,7 +102,7 @@ SELECT meta IS NULL AS gone FROM app_lock WHERE key = 'toast';
 UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'toast';
 SELECT lock_sweep() AS swept;
 
--- ttl: 1 ms to max_ttl, and no arithmetic goes round
+-- ttl: 1 ms to max_ttl, without overflow
 CREATE TABLE t.ttl (id serial, ttl interval);
 INSERT INTO t.ttl (ttl) VALUES ('0'), ('1 us'), ('999 us'), ('1 ms'), ('1.001 ms'), ('1 s'), ('23:59:59.999999'), ('24:00'), ('1 day'),
 	('24:00:00.000001'), ('1 day 1 us'), ('-1 us'), ('-1 s'), ('-1 day'), ('1 day -23:59:59.999'), ('1 day -24:00'), ('-1 day 25:00'), ('2 days -24:00'),
@@ -113,10 +119,10 @@ SELECT ttl, t.with_ttl('lock_acquire(''k'', ttl)', id) AS acquire, t.with_ttl('l
 	t.with_ttl('lock_acquire_all(ARRAY[''k''], ttl)', id) AS acquire_all, t.with_ttl('lock_transfer(''held'', ''alice-1'', ''n'', ttl => ttl)', id) AS transfer, t.with_ttl('lock_acquire(''k'', ttl, lifetime => ''session'')', id) AS session
 FROM t.ttl ORDER BY id;
 SELECT * FROM t.check('lock_acquire(''k'', ''0'')', 'lock_acquire(''k'', ''25 hours'')', 'lock_acquire(''k'', ''1 month'')', 'lock_acquire(''k'', ''2147483647 days 2562047788:00:54.775807'')');
--- infinity: not an interval before 17, and never a ttl
+-- infinity: not an interval before PostgreSQL 17, and never a valid ttl
 SELECT i, t.code(format('SELECT lock_acquire(''k'', %L)', i)) = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '22007' ELSE '22023' END AS refused
 FROM unnest(ARRAY['infinity', '-infinity']) i;
--- the longest lease that can be allowed
+-- the longest lease that settings can allow
 SELECT set_config('atomic_lock.max_ttl', (SELECT max_val FROM pg_settings WHERE name = 'atomic_lock.max_ttl'), false) IS NOT NULL AS set;
 SELECT t.with_ttl('lock_acquire(''k'', ttl)', id) AS code, count(*) FROM t.ttl GROUP BY 1 ORDER BY 1;
 SELECT t.code('SELECT lock_acquire(''k'', ''2147483647 ms'')') AS longest, t.code('SELECT lock_acquire(''k'', ''106751991 days'')') AS over;
@@ -137,14 +143,14 @@ FROM unnest(ARRAY['0', '1 us', '1 s', '5 min', '5 min 1 us', '1 day', '-1 us', '
 	'178956970 years', '2147483647 days 2562047788:00:54.775807', '-2147483648 days -2562047788:00:54.775807']) wait;
 SELECT t.code('SELECT lock_acquire(''k'', wait => ''infinity'')') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '22007' ELSE '22023' END AS refused;
 
--- Words are spelt as they are.
+-- Words are case-sensitive and matched as a whole.
 SELECT w, t.code(format('SELECT lock_acquire(''k'', mode => %L)', w)) AS mode, t.code(format('SELECT lock_acquire_all(ARRAY[''k''], mode => %L)', w)) AS mode_of_set, t.code(format('SELECT lock_convert(''held'', ''alice-1'', %L)', w)) AS convert, t.code(format('SELECT lock_acquire(''k'', lifetime => %L)', w)) AS lifetime
 FROM unnest(ARRAY['exclusive', 'shared', 'lease', 'session', 'transaction', '', ' ', 'EXCLUSIVE', 'Lease', 'exclusive ', 'exclusiv', 'exclusives', repeat('x', 1000000)]) WITH ORDINALITY u(w, i)
 WHERE length(w) < 100 OR t.code(format('SELECT lock_acquire(''k'', mode => %L)', w)) <> '22023' ORDER BY i;
 SELECT length(t.raises(format('SELECT lock_acquire(''k'', mode => %L)', repeat('x', 1000000)))) < 1000 AS short;
 SELECT * FROM t.check(E'lock_acquire(''k'', mode => E''a\\nb'')');
 
--- Keys are stored as they are.
+-- Keys are stored unchanged,
 CREATE TABLE t.odd (key text);
 INSERT INTO t.odd VALUES ('%s%n%d%x'), ('''"`'), ('\'), ('\\x41'), ('$$'), ('$1'), ('{a,b}'), ('(a,b)'), ('a;b--c/*'), ('NULL'), (' '), ('    '), ('-'), ('0'), (E'\t'), (E'a\nb');
 SELECT quote_literal(odd.key) AS key, g.key = odd.key AS same, s.key = odd.key AND s.locked AS status, lock_holder(odd.key) AS holder,
@@ -158,10 +164,10 @@ SELECT t.raises($$SELECT lock_acquire('%s%n')$$);
 SELECT force_release('%s%n', '%s%n%d');
 SELECT reason FROM lock_audit ORDER BY at DESC LIMIT 1;
 
--- Text that is none never gets as far.
+-- PostgreSQL itself refuses invalid text.
 SELECT t.code($$SELECT lock_acquire(E'a\000b')$$) IN ('22021', '22P05') AS nul_refused, t.code($$SELECT lock_acquire(chr(0))$$) AS chr, t.code($$SELECT lock_acquire('\x6100'::bytea)$$) AS bytea;
 
--- Other types that are texts, in any place
+-- Arguments of other types that convert to text
 CREATE DOMAIN t.code_key AS varchar(20) CHECK (VALUE <> '');
 SELECT lock_holder('typed'), (lock_acquire('typed'::varchar, '1 min'::interval, 'o'::name, 'exclusive'::char(9), '0'::interval, 'H'::t.code_key, '1'::jsonb, 'lease'::varchar)).status;
 SELECT lock_is_held('typed'::t.code_key, 'o'::char(3)), lock_extend('typed'::name, 'o'::t.code_key, '00:01'::time::interval) IS NOT NULL AS extended,
@@ -177,6 +183,6 @@ DEALLOCATE p;
 SELECT * FROM t.check('lock_key(VARIADIC ''{}''::text[])', 'lock_key(VARIADIC ''{NULL}''::text[])', 'lock_key(VARIADIC ''{a,NULL,b}''::text[])',
 	'lock_key(VARIADIC ''{{a,b},{c,d}}''::text[])', 'lock_key(VARIADIC ''{a,a}''::text[])', 'lock_key(VARIADIC ''{}''::int[])', 'lock_key(VARIADIC ''{a}'')', 'lock_key(VARIADIC ''a'')', 'lock_key(1, NULL)');
 
--- Nothing of all that has changed anything.
+-- None of these calls has changed anything.
 SELECT owner, holder, locked FROM lock_status('held');
 SELECT locked FROM lock_status('k');

@@ -3,19 +3,18 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/forrst.sql'
 \i :setup
---
 -- sql/compat/forrst.sql: the atomic lock extension of the Forrst protocol
 --
--- Properties: each example message of the protocol's document is answered as it says.  A
--- malformed request gets an answer that says what is wrong, and leaves no lock.  Only a
+-- Properties: each example message in the protocol's document gets the answer that the document
+-- shows. The answer to a malformed request says what is wrong, and no lock is left. Only a
 -- function with a qualified name can be registered.
 --
--- Turns red when: a message, code or field differs from the document; a check comes after
--- the lock, or is left out.
+-- Turns red when: a message, code or field differs from the document; a check comes after the
+-- lock, or is missing.
 --
--- compat_forrst_calls has the registered functions and their rights.
+-- compat_forrst_calls tests the registered functions and their rights.
 
--- The examples of the document, in its order: the results of its functions
+-- The document's examples, in its order: results of its functions
 SELECT t.short(api.lock_forrst(t.call('payments.charge', '{}',
 	'{"key": "user:123", "ttl": {"value": 30, "unit": "minute"}, "owner": "uuid-abc-123", "auto_release": false}')));
 SELECT t.as_document(t.call('fn:status', '{"key": "lock:payments.charge:user:123", "owner": "uuid-abc-123"}'), '{
@@ -76,7 +75,7 @@ SELECT t.as_document(:'req_001', '{
 }
 ]
 }');
--- The document has no answer to this one.
+-- The document shows no answer to this request.
 SELECT $${
 "protocol": { "name": "forrst", "version": "0.1.0" },
 "id": "req_002",
@@ -169,23 +168,23 @@ SELECT t.as_document(t.call('fn:force-release', '{"key": "lock:billing:report"}'
 "key": "lock:billing:report",
 "forced": true
 }', 'result');
--- The last example has options alone.
+-- The last example shows only the options.
 SELECT t.ask(t.call('payments.charge', '{}', '{ "key": "billing:monthly", "scope": "global", "ttl": { "value": 1, "unit": "hour" } }'));
 SELECT status FROM lock_try_acquire('lock:billing:monthly', owner => 'me');
 
--- The other errors, and which are to be repeated
+-- The other errors, and which of them may be retried
 SELECT t.ask(t.call('fn:' || function, arguments)) FROM (VALUES
 	(1, 'release', '{"key": "lock:nobody", "owner": "o"}'::jsonb), (2, 'force-release', '{"key": "lock:nobody"}'),
 	(3, 'release', '{"key": "lock:billing:monthly", "owner": "me"}'), (4, 'release', '{"key": "lock:billing:monthly", "owner": "me"}'),
 	(5, 'release', '{"key": "lock:billing:report", "owner": "o"}')) AS call (n, function, arguments) ORDER BY n;
 SELECT code, api.lock_forrst_is_retryable(code) FROM unnest('{LOCK_ACQUISITION_FAILED,LOCK_TIMEOUT,LOCK_NOT_FOUND,LOCK_OWNERSHIP_MISMATCH,LOCK_ALREADY_RELEASED}'::text[]) code;
--- expires_at is the end of the lease, cut to seconds.
+-- expires_at is the end of the lease, truncated to seconds.
 SELECT clock_timestamp() AS before \gset
 SELECT (api.lock_forrst(t.call('payments.charge', '{}', '{"auto_release": false, "owner": "o", "ttl": {"value": 1.5, "unit": "hour"}}'))#>>'{extensions,0,data,expires_at}')::timestamptz AS expires_at \gset
 SELECT date_trunc('second', expires_at) = :'expires_at', expires_at BETWEEN :'before'::timestamptz + '90 min' AND clock_timestamp() + '90 min' FROM lock_status('lock:payments.charge:k');
 SELECT lock_release_all('o');
 
--- Requests that are no requests.  None leaves a lock, or so much as a claim.
+-- Malformed requests. None leaves a lock or a claim.
 CREATE TABLE t.malformed (n int GENERATED ALWAYS AS IDENTITY, path text[], value jsonb);
 INSERT INTO t.malformed (path, value)
 SELECT path::text[], value FROM (VALUES
@@ -222,26 +221,26 @@ BEGIN
 END
 $$;
 SELECT answer, count(*), string_agg(changed, E'\n') AS changed FROM t.malformed_answers(true) GROUP BY answer ORDER BY answer COLLATE "C";
--- With a lease it is the same, but that ttl has the limit of any lease.
+-- The answers are the same with a lease, except that ttl has the limit of any lease.
 SELECT * FROM t.malformed_answers(false) EXCEPT SELECT * FROM t.malformed_answers(true) ORDER BY changed;
 SELECT t.ask(t.call('payments.charge', '{}', jsonb_build_object('ttl', ttl::jsonb, 'auto_release', release))) FROM (VALUES ('{"value": 25, "unit": "hour"}'), ('{"value": 101e3, "unit": "day"}')) AS v (ttl), unnest('{t,f}'::boolean[]) release;
--- What is no request at all; two locks; what jsonb does not take
+-- Values that are no request at all; two locks in one request; text that is no jsonb
 SELECT t.ask(request) FROM (VALUES (NULL::jsonb), ('null'), ('[]'), ('"forrst"'), ('{}')) AS r (request);
 SELECT t.ask(jsonb_set(:'req_001', '{extensions,1}', :'req_001'::jsonb#>'{extensions,0}'));
 SELECT t.code($$SELECT api.lock_forrst('{"id": "\u0000"}')$$), t.code($$SELECT api.lock_forrst(repeat('[', 100000)::jsonb)$$);
--- Other extensions are for others, and without ours there is no lock.
+-- Other extensions are ignored, and without ours no lock is taken.
 SELECT t.ask(:'req_001'::jsonb || '{"extensions": [{"urn": "urn:forrst:ext:tracing"}]}'), t.ask(:'req_001'::jsonb - 'extensions');
 -- Arguments of the extension's own functions
 SELECT function, arguments, t.ask(t.call('fn:' || function, arguments)) FROM unnest('{release,force-release,status}'::text[]) function,
 	(VALUES (1, '{}'::jsonb), (2, '{"key": null, "owner": "o"}'), (3, '{"key": ["k"], "owner": "o"}'), (4, '{"key": "", "owner": "o"}'), (5, '{"key": "k", "owner": 1}'), (6, '{"key": "k", "owner": ""}'), (7, '{"key": "k"}')) AS a (n, arguments) ORDER BY function, n;
 
--- Keys with colons, and that of one function which is that of another
+-- Keys with colons: the global key of one call is the function key of another
 SELECT t.ask(t.call('payments.charge', '{}', '{"key": "a:b::c", "owner": "o", "auto_release": false}'));
 SELECT k, (lock_status(k)).locked FROM unnest('{lock:payments.charge:a:b::c,lock:a:b::c}'::text[]) k;
 SELECT t.ask(t.call('payments.charge', '{}', '{"key": "payments.charge:a:b::c", "scope": "global"}'));
 SELECT lock_release_all('o');
 
--- What can be registered: functions, by qualified names
+-- Only functions with qualified names can be registered
 SELECT t.code(format('INSERT INTO api.forrst_function VALUES (''f'', %L)', signature)), signature
 FROM unnest(ARRAY['charge(jsonb)', 'billing.charge', 'billing.charge(json)', 'x.billing.charge(jsonb)', 'billing.charge(jsonb); DROP TABLE billing.payment', 'billing.charge(jsonb); DROP FUNCTION x(jsonb)',
 	'billing."charge(jsonb)', 'billing.charge(jsonb,jsonb)', '(jsonb)', '', NULL]) signature;
@@ -255,7 +254,7 @@ CREATE FUNCTION billing.has_default(jsonb, int DEFAULT 1) RETURNS jsonb LANGUAGE
 CREATE FUNCTION billing.a_null(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
 INSERT INTO api.forrst_function SELECT f, 'billing.' || f || '(jsonb)' FROM unnest('{a_procedure,an_aggregate,a_set,of_two,has_default,a_text,a_null,not_there}'::text[]) f
 	UNION ALL VALUES ('odd', 'billing."Odd ""%s"" $1;"(jsonb)'), ('no schema', 'nowhere.f(jsonb)');
--- A temporary function is another one for each caller.
+-- A temporary function would be a different one for each caller.
 SELECT t.code(format('INSERT INTO api.forrst_function VALUES (''temp'', %L)', s)) FROM unnest('{pg_temp.f(jsonb),"\"pg_temp\".f(jsonb)","pg_Temp_3 . f(jsonb)"}'::text[]) s;
 SELECT name, t.ask(t.call(name, '{"an": "argument"}', '{}')) FROM api.forrst_function WHERE name NOT LIKE '%.%' ORDER BY name COLLATE "C";
 SET client_min_messages = warning;

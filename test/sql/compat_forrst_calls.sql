@@ -3,21 +3,22 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/forrst.sql'
 \i :setup
---
 -- sql/compat/forrst.sql: the functions that lock_forrst calls, and the rights of a call
 --
--- Properties: the registered function runs with the rights, the search_path and the
--- owner that it should have, and with nothing else.  The function may change its lock,
--- its settings or its transaction: lock_forrst releases the lock all the same, puts
--- the settings back, and leaves nothing of a failed call.  Cancels, assertions,
--- serialization failures and deadlocks are raised.  No object in the caller's
--- search_path, or in the schema of the extension, is used in place of PostgreSQL's or
--- the extension's.  A call releases only what it has taken.
+-- Properties:
+-- - The registered function runs with the caller's rights, the caller's search_path and the
+--   lock's owner.
+-- - The function may change its lock, its settings or its transaction: lock_forrst still
+--   releases the lock, restores the settings, and leaves nothing of a failed call.
+-- - Cancels, assertion failures, serialization failures and deadlocks are raised.
+-- - No object in the caller's search_path, or in the schema of the extension, is used in place
+--   of PostgreSQL's or the extension's.
+-- - A call releases only a lock that it acquired.
 --
--- Turns red when: WHEN OTHERS becomes WHEN QUERY_CANCELED OR OTHERS; the owner or the path
--- is not put back; a function or operator behind the call is not qualified.
+-- Turns red when: WHEN OTHERS becomes WHEN QUERY_CANCELED OR OTHERS; the owner or the path is
+-- not restored; a function or operator used in the call is not qualified.
 
--- What a registered function does: its writes, settings, locks and errors
+-- A registered function whose writes, settings, locks and errors each test chooses
 CREATE FUNCTION billing.does(arguments jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
 	answer	jsonb;
@@ -35,13 +36,14 @@ END
 $$;
 INSERT INTO api.forrst_function VALUES ('does', 'billing.does(jsonb)');
 CREATE FUNCTION t.does(lock jsonb, VARIADIC sql text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$SELECT t.call('does', jsonb_build_object('sql', to_jsonb(sql)), lock)$$;
--- The answer, then in a statement of its own: is it locked, what was written, and settings
+-- Shown after each answer, in a statement of its own: whether the key is locked, the rows
+-- written, and settings
 \set after 'SELECT (lock_status(''lock:does:k'')).locked, (SELECT count(*) FROM billing.payment) AS written, current_setting(''atomic_lock.owner'') AS owner, current_setting(''search_path'') AS search_path; DELETE FROM billing.payment;'
 SET search_path = t, public;
 SET atomic_lock.owner = 'before';
 SELECT t.ask(t.does('{"owner": "o"}', $$SELECT to_jsonb(ARRAY[current_setting('atomic_lock.owner'), current_setting('search_path'), lock_is_held('lock:does:k')::text, (lock_status('lock:does:k')).owner])$$)); :after
 SELECT t.ask(t.does(NULL, $$SELECT to_jsonb(current_setting('atomic_lock.owner'))$$)); :after
--- Errors and exceptions: what it wrote is undone, the lock released
+-- After an error or exception, the function's writes are undone and the lock is released
 SELECT t.ask(t.does('{}', $$SELECT 1/0$$)); :after
 SELECT t.ask(t.does('{}', $$DO 'BEGIN RAISE ''no such invoice''; END'$$)); :after
 SELECT t.ask(t.does('{}', $$DO 'BEGIN RAISE out_of_memory; END'$$)); :after
@@ -49,11 +51,12 @@ SELECT t.ask(t.does('{}', $$DO 'BEGIN RAISE ''mine'' USING ERRCODE = ''LK003''; 
 SELECT t.ask(t.does('{}', 'COMMIT')); :after
 SELECT t.ask(t.does('{}', $$DO 'BEGIN ROLLBACK; END'$$)); :after
 SELECT t.ask(t.does('{"owner": "o", "auto_release": false}', $$SELECT 1/0$$)); :after
--- The next call with that owner has it, too, and does not release what it has not taken.
+-- The next call with that owner shares the existing lock, and does not release what it did not
+-- acquire.
 SELECT t.ask(t.does('{"owner": "o"}', 'SELECT to_jsonb(1)')); :after
 SELECT t.ask(t.does('{"owner": "o"}', $$SELECT 1/0$$)); :after
 SELECT lock_release_all('o');
--- Those are raised, so that all is undone.
+-- These errors are raised, so that everything is undone.
 SELECT t.raises(format('SELECT t.ask(%L)', t.does('{}', $$DO 'BEGIN RAISE serialization_failure USING MESSAGE = ''again''; END'$$))); :after
 SELECT t.raises(format('SELECT t.ask(%L)', t.does('{"auto_release": false}', $$DO 'BEGIN RAISE deadlock_detected USING MESSAGE = ''again''; END'$$))); :after
 \set VERBOSITY sqlstate
@@ -61,24 +64,25 @@ SELECT t.ask(t.does('{}', $$DO 'BEGIN ASSERT false; END'$$)); :after
 SET statement_timeout = '50ms'\; SELECT t.ask(t.does('{}', 'SELECT pg_sleep(300)'));
 \set VERBOSITY default
 :after
--- What it does to its settings
+-- The function changes its settings
 SELECT t.ask(t.does('{}', $$SELECT set_config('atomic_lock.owner', 'mine', true)$$, $$SELECT to_jsonb(set_config('search_path', 'mallory, pg_catalog', true))$$)); :after
 SELECT t.ask(t.does('{}', 'RESET atomic_lock.owner', 'SELECT to_jsonb(current_setting(''atomic_lock.owner''))'));
--- That is what RESET does in any function.
+-- RESET has this effect in any function.
 SELECT current_setting('atomic_lock.owner') AS owner;
--- What it does to its lock
+-- The function changes its lock
 SELECT t.ask(t.does('{"owner": "o"}', $$SELECT to_jsonb(lock_release('lock:does:k', 'o'))$$)); :after
 SELECT t.ask(t.does('{"owner": "o"}', $$SELECT to_jsonb((lock_acquire('lock:does:k', '1 hour', 'o')).status)$$)); :after
 SELECT t.ask(t.does('{"owner": "o", "auto_release": false}', $$SELECT to_jsonb((lock_transfer('lock:does:k', 'o', 'heir')).status)$$)); :after
 SELECT lock_release_all('heir');
--- A call within the call: without its owner it is refused, at once or after a wait; with it, it leaves the lock to the outer one.
+-- A nested call: without the outer owner it is refused, at once or after a wait; with that
+-- owner it succeeds, and leaves the lock to the outer call.
 SELECT t.ask(t.does('{}', format('SELECT api.lock_forrst(%L)', t.does('{}', 'SELECT to_jsonb(1)')))) AS ask \gset
 SELECT :'ask'::jsonb->'errors'->0->'code' AS code; :after
 SELECT t.ask(t.does('{}', format('SELECT api.lock_forrst(%L)', t.does('{"block": {"value": 20, "unit": "millisecond"}}', 'SELECT to_jsonb(1)')))) AS ask \gset
 SELECT :'ask'::jsonb->'errors'->0->'code' AS code; :after
 SELECT t.ask(t.does('{"owner": "o"}', format('SELECT api.lock_forrst(%L)', t.does('{"owner": "o"}', 'SELECT to_jsonb(1)')), $$SELECT to_jsonb(lock_is_held('lock:does:k'))$$)); :after
 
--- Guards let the function write, and refuse others, and it where it has another key.
+-- Guards let the function write with the right key, and refuse other writers and other keys.
 CREATE TABLE billing.invoice (id int PRIMARY KEY, n int);
 INSERT INTO billing.invoice VALUES (1, 0), (2, 0);
 SELECT lock_protect('billing.invoice', 'lock:does:{id}');
@@ -89,7 +93,7 @@ RESET search_path;
 RESET atomic_lock.owner;
 DELETE FROM billing.payment;
 
--- Nothing in the caller's path or temporary schema is used, whatever it is called.
+-- No object in the caller's path or temporary schema is used, whatever its name.
 CREATE FUNCTION t.answers() RETURNS text LANGUAGE plpgsql SET search_path = public, pg_catalog AS $$
 DECLARE
 	request	jsonb;
@@ -116,12 +120,12 @@ CREATE TEMP TABLE pg_proc (oid oid);
 CREATE FUNCTION pg_temp.charge(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(mallory.captured())';
 SET t.path = 'mallory, pg_temp, pg_catalog';
 SELECT t.answers() = :'answers' AS same, length(:'answers') > 1000 AS much;
--- ... and who calls what is planted, is told.
+-- ... although these objects do raise when something calls them.
 SET search_path = mallory, pg_catalog;
 SELECT concat_ws('a', 'b', 'c');
 RESET search_path;
 
--- Nor is what somebody may make in the schema of the extension.
+-- Functions planted in the schema of the extension are not used either.
 SELECT format('CREATE FUNCTION public.%s RETURNS boolean LANGUAGE sql AS $f$SELECT mallory.captured()$f$', f)
 FROM unnest(ARRAY['lock_try_acquire(key text, ttl text, owner text, wait interval, lifetime text)', 'lock_try_acquire(key text, ttl interval, owner text, wait interval)',
 	'lock_try_acquire(text, text, text, text, interval, text, jsonb, text, integer)', 'lock_try_release(text, anyelement)', 'lock_status(anyelement)',
@@ -132,7 +136,7 @@ SELECT t.answers() = :'answers' AS same;
 SELECT t.raises($$SELECT lock_try_acquire('k', NULL, 'o', wait => '0', lifetime => 'transaction')$$);
 SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_catalog.pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc = 'SELECT mallory.captured()' ORDER BY oid \gexec
 
--- Rights: those of the caller, for the lock as for the function
+-- Both the lock and the function need the caller's rights.
 DROP ROLE IF EXISTS regress_al_user, regress_al_stranger;
 CREATE ROLE regress_al_user;
 CREATE ROLE regress_al_stranger;
@@ -146,19 +150,20 @@ SELECT t.ask(t.does('{}', 'SELECT to_jsonb(current_user)')), t.ask(t.call('secre
 SELECT t.code(sql), sql FROM unnest(ARRAY['INSERT INTO api.forrst_function VALUES (''mine'', ''pg_temp.mine(jsonb)'')', 'UPDATE api.forrst_function SET signature = ''pg_temp.mine(jsonb)''', 'DELETE FROM api.forrst_function', 'TRUNCATE api.forrst_function',
 	'CREATE FUNCTION api.mine() RETURNS int LANGUAGE sql AS ''SELECT 1''', 'ALTER FUNCTION api.lock_forrst(jsonb) SET search_path = public']) sql;
 SELECT t.ask(t.call('fn:force-release', '{"key": "lock:taken"}'));
--- An owner is shown to who presents it, and a wrong one is told no more than the extension tells.
+-- An owner is shown only to a caller that presents it; a wrong owner learns no more than from
+-- the extension.
 SELECT t.ask(t.call('fn:status', '{"key": "lock:taken"}')) LIKE '%another%', t.ask(t.call('fn:status', '{"key": "lock:taken", "owner": "guess"}')) LIKE '%owner%', t.ask(t.call('fn:status', '{"key": "lock:taken", "owner": "another"}')) LIKE '%another%';
 SELECT t.ask(t.call('fn:release', '{"key": "lock:taken", "owner": "guess"}')), lock_try_release('lock:taken', 'guess');
 RESET ROLE;
 SET ROLE regress_al_stranger;
 SELECT t.ask(t.does('{}', 'SELECT to_jsonb(1)')), t.ask(t.call('fn:status', '{"key": "lock:taken"}')), t.ask(t.does(NULL, 'SELECT to_jsonb(current_user)'));
 RESET ROLE;
--- What a policy refuses, in its words
+-- Refusals by a policy, in the policy's words
 SELECT lock_set_policy('lock:long', max_ttl => '1 min'), lock_set_policy('lock:held', min_hold => '1 min'), lock_set_policy('lock:ours', roles => '{regress_al_stranger}');
 SET ROLE regress_al_user;
 SELECT t.ask(t.call('payments.charge', '{}', jsonb_build_object('scope', 'global', 'key', k, 'auto_release', k <> 'long', 'ttl', '{"value": 1, "unit": "hour"}'::jsonb))) FROM unnest('{long,held,ours}'::text[]) k;
 RESET ROLE;
--- All else is raised.
+-- All other errors are raised.
 SELECT lock_set_policy('lock:few', max_keys_per_role => 1);
 SELECT t.ask(t.call('payments.charge', '{}', '{"scope": "global", "key": "few-1", "owner": "o", "auto_release": false}'));
 SELECT t.code(format('SELECT t.ask(%L)', t.call('payments.charge', '{}', '{"scope": "global", "key": "few-2", "owner": "o"}')));

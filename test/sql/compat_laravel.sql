@@ -4,7 +4,7 @@
 \i :setup
 \set ECHO none
 \set laravel :srcdir '/../sql/compat/laravel.sql'
--- as its header says
+-- created as the header of the script says
 DROP SCHEMA IF EXISTS shop, evil CASCADE;
 DROP ROLE IF EXISTS regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
 CREATE ROLE regress_al_locks;
@@ -24,7 +24,7 @@ SET ROLE regress_al_locks;
 \set ON_ERROR_STOP off
 RESET ROLE;
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web, regress_al_worker;
--- How many rows a statement changes
+-- The number of rows that a statement changes
 CREATE FUNCTION t.changes(stmt text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	n	bigint;
@@ -35,26 +35,26 @@ BEGIN
 END
 $$;
 CREATE FUNCTION t.ttl(k text) RETURNS interval LANGUAGE sql SECURITY DEFINER AS 'SELECT (public.lock_status(k)).ttl_remaining';
--- Clocks are compared in seconds.  Leases last for hours, so that none is over before the
--- end, however slow the machine is.
+-- Clocks are compared in seconds. Leases last for hours, so that none ends during the test on a
+-- slow machine.
 SELECT floor(extract(epoch FROM now()))::bigint AS now \gset
 \set ECHO all
+-- sql/compat/laravel.sql: the view for Laravel's database locks, with the statements that
+-- Laravel sends
 --
--- sql/compat/laravel.sql: the view for Laravel's database locks, with the statements
--- that Laravel sends
+-- Properties:
+-- - Each statement has the same outcome as on Laravel's table, judged by the server's clock.
+-- - A role with rights on the view alone takes, extends and releases locks of its prefix. Of
+--   owners, it sees only those of locks that its own role took through the view: errors,
+--   functions in WHERE and transferred locks reveal no others.
+-- - It locks no row, uses only its own keys, and no object of its own is called, nor one
+--   planted in the extension's schema.
+-- - Pruning reads nothing, and a query for one key reads that key only.
 --
--- Properties: each statement has the outcome that it has on Laravel's table, by the
--- clock of the server.  A role with rights on the view alone takes, extends and
--- releases locks of its prefix by it.  It is shown no owner but of what its own role
--- has taken there, not by an error, a function in WHERE, or a lock that was handed
--- over.  It locks no row, uses up nothing but its keys, and no object of its own is
--- called, nor one in the extension's schema.  Pruning reads nothing, and a look for a
--- key reads that key.
---
--- Turns red when: an owner of somebody else is shown or of use, also to a role that got
--- the name of another; a call fits a foreign function better than ours; the end of a lease is
--- judged by a client; a forced release is not audited, or not refused; the planner
--- no longer sees through the view.
+-- Turns red when: an owner is shown or usable across roles, also to a role that got the name of
+-- another; a planted function matches a call better than ours; a client judges the end of a
+-- lease; a forced release is not audited, or not refused; the planner cannot see through the
+-- view.
 
 SET SESSION AUTHORIZATION regress_al_web;
 SET search_path = shop;
@@ -63,7 +63,8 @@ SET search_path = shop;
 --
 INSERT INTO cache_locks ("key", "owner", "expiration") VALUES ('shop_cache_a', 'web-1', :now + 3600);
 SELECT t.raises(format('INSERT INTO cache_locks ("key", "owner", "expiration") VALUES (''shop_cache_a'', ''web-2'', %s)', :now + 3600));
--- one's own lock again; a clock that is a hundred years ahead steals nothing, nor does one without end
+-- reacquiring one's own lock; a client whose clock is a hundred years ahead, or without end,
+-- steals nothing
 SELECT o, now, t.changes(format('UPDATE cache_locks SET "owner" = %L, "expiration" = %s WHERE "key" = ''shop_cache_a'' AND ("owner" = %1$L OR "expiration" <= %s)', o, :now + 7200, :now + later))
 	FROM (VALUES ('web-1', 'now', 0), ('web-2', 'now', 0), ('web-2', 'ahead', 3155760000), ('web-2', 'endless', 9223372036854775807 - :now)) v(o, now, later);
 SELECT o, t.changes(format('UPDATE cache_locks SET "expiration" = %s WHERE "key" = ''shop_cache_a'' AND "owner" = %L AND "expiration" > %s', :now + 14400, o, :now)) AS refreshed,
@@ -74,19 +75,19 @@ SELECT t.ttl('shop_cache_a') BETWEEN '2 h 5 min' AND '4 h' AS refreshed;
 SELECT o, t.changes(format('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a'' AND "owner" = %L', o)) AS released
 	FROM unnest('{web-2,web-1,web-1}'::text[]) o;
 SELECT * FROM cache_locks WHERE "key" = 'shop_cache_a';
--- who takes it again by INSERT has it; forceRelease() of one's own is a release
+-- INSERT by the owner reacquires; forceRelease() of one's own lock is a release
 INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 7200);
 SELECT t.changes('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a''');
--- with a clock that is behind or ahead: of a second too much the lease has max_ttl
+-- a client's clock that is behind or ahead: a lease that is one second too long gets max_ttl
 SELECT error, t.raises(format('INSERT INTO cache_locks VALUES (''shop_cache_b'', ''web-1'', %s)', e)) ~ u.error AS is_so
 	FROM unnest(ARRAY[:now - 60, 0, :now + 86430, :now + 90000, 9223372036854775807],
 		ARRAY['^22023: .* over at once.*DETAIL: .* [0-9]+[.]', '^22023: .* over at once', '^no error', '^22023: ttl must be between', '^22008']) u(e, error);
 INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 86401);
--- other keys, and none; no owner
+-- keys outside the prefix, and null; no owner
 SELECT t.raises(format('INSERT INTO cache_locks VALUES (%L, %L, %s)', k, o, :now + 3600))
 	FROM (VALUES ('other_cache_a', 'web-1'), ('shop_cache', 'web-1'), ('SHOP_CACHE_a', 'web-1'), (NULL, 'web-1'), ('shop_cache_c', NULL), ('shop_cache_c', ''), ('shop_cache_c', repeat('x', 256))) v(k, o);
--- what it is not for
+-- unsupported statements
 SELECT t.code(s) FROM unnest(ARRAY[
 	$$INSERT INTO cache_locks VALUES ('shop_cache_c', 'web-1', 1) ON CONFLICT DO NOTHING$$,
 	'TRUNCATE cache_locks',
@@ -99,7 +100,7 @@ SELECT t.code(s) FROM unnest(ARRAY[
 SELECT s, t.changes('UPDATE cache_locks SET ' || s || ' WHERE "key" = ''shop_cache_day''') FROM unnest(ARRAY['"key" = ''shop_cache_c''', '"owner" = ''web-2''', '"owner" = NULL']) s;
 
 --
--- Others: another role of the view, and a caller of the functions
+-- Others: another role of the view, and a direct caller of the functions
 --
 SET SESSION AUTHORIZATION regress_al_direct;
 SET search_path = public;
@@ -108,7 +109,7 @@ SELECT status FROM lock_try_acquire('shop_cache_day', owner => 'direct-1');
 SELECT status FROM lock_acquire('shop_cache_direct', owner => 'direct-1', holder => 'Dora', meta => '{"role": "regress_al_web"}');
 SELECT status FROM lock_acquire('other_cache_a', owner => 'direct-1');
 SELECT status FROM lock_acquire('shop_cache_shared', owner => 'direct-1', mode => 'shared');
--- handed over: its meta goes with it, and the new owner is not shown
+-- a transferred lock keeps its meta, and its new owner is not shown
 SET SESSION AUTHORIZATION regress_al_web;
 INSERT INTO shop.cache_locks VALUES ('shop_cache_handed', 'web-1', :now + 3600);
 SET SESSION AUTHORIZATION regress_al_direct;
@@ -120,7 +121,7 @@ SELECT "key", "owner" FROM cache_locks ORDER BY "key";
 SET SESSION AUTHORIZATION regress_al_web;
 SELECT "key", "owner" FROM cache_locks ORDER BY "key";
 SELECT "key", "owner" FROM cache_locks WHERE "owner" ~ 'direct|worker' OR "key" !~ 'shop_cache_' OR "key" = 'other_cache_a';
--- by what is shown nothing can be done with it
+-- what the view shows cannot be used to change locks of others
 SELECT k, t.code(format('INSERT INTO cache_locks VALUES (%L, ''web-9'', %s)', k, :now + 3600)) AS insert,
 	t.code(format('DELETE FROM cache_locks WHERE "key" = %L', k)) AS delete
 	FROM unnest('{shop_cache_direct,shop_cache_handed,shop_cache_worker,shop_cache_shared}'::text[]) k;
@@ -130,7 +131,7 @@ SELECT s, t.changes(s) FROM unnest(ARRAY[
 	'UPDATE cache_locks SET "owner" = '''', "expiration" = 9 WHERE "owner" = ''''',
 	'UPDATE cache_locks SET "owner" = ''web-9'', "expiration" = 9 WHERE "owner" = ''''',
 	'DELETE FROM cache_locks WHERE "owner" = ''worker-1'' OR "owner" = ''direct-1''']) s;
--- nor by a function that is cheaper than all else
+-- nor can a function that the planner calls first because it is cheap
 CREATE FUNCTION pg_temp.told(VARIADIC text[]) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
 BEGIN
 	IF array_to_string($1, ',') ~ 'direct-|worker-|other' THEN RAISE 'told: %', $1; END IF;
@@ -145,13 +146,13 @@ RESET enable_indexscan;
 RESET enable_indexonlyscan;
 RESET enable_bitmapscan;
 SELECT t.changes('DELETE FROM cache_locks WHERE pg_temp.told("key", "owner") AND "key" = ''shop_cache_nobody''');
--- a lock that the role knows by its owner, as a job is told it, it has
+-- a role that knows a lock's owner, as a queued job does, can take over the lock
 SET SESSION AUTHORIZATION regress_al_worker;
 INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 3600);
 SELECT "owner" FROM cache_locks WHERE "key" = 'shop_cache_day';
 DELETE FROM cache_locks WHERE "key" = 'shop_cache_day' AND "owner" = 'web-1';
 
--- nor to a role that gets the name of another one
+-- a role that gets the name of another role sees none of its owners
 RESET SESSION AUTHORIZATION;
 ALTER ROLE regress_al_worker RENAME TO regress_al_former;
 CREATE ROLE regress_al_worker;
@@ -168,7 +169,7 @@ ALTER ROLE regress_al_former RENAME TO regress_al_worker;
 SET search_path = shop;
 
 --
--- With level admin for its owner, what others have taken is ended by force
+-- If the view's owner has level admin, DELETE ends locks of others by force
 --
 RESET SESSION AUTHORIZATION;
 SELECT public.lock_grant_access('regress_al_locks', 'admin') \g /dev/null
@@ -182,7 +183,7 @@ SELECT lock_try_release('shop_cache_direct', 'direct-1'), lock_try_release('shop
 SELECT lock_revoke_access('regress_al_locks', 'admin') \g /dev/null
 
 --
--- Nothing of a caller's is called, and no row is locked
+-- No object of the caller is called, and no row is locked
 --
 CREATE SCHEMA evil AUTHORIZATION regress_al_web;
 SET SESSION AUTHORIZATION regress_al_web;
@@ -205,7 +206,7 @@ UPDATE shop.cache_locks SET "expiration" = :now + 7200 WHERE "key" OPERATOR(pg_c
 DELETE FROM shop.cache_locks WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
 DROP TABLE cache_locks_by_role;
 RESET search_path;
--- the trigger is no use elsewhere
+-- the trigger function is useless on other tables
 CREATE TABLE evil.mine (key text, owner text, expiration bigint, role text);
 SELECT t.code('CREATE TRIGGER mine BEFORE INSERT ON evil.mine FOR EACH ROW EXECUTE FUNCTION shop.cache_locks_change()');
 RESET SESSION AUTHORIZATION;
@@ -228,7 +229,8 @@ SELECT t.fingerprint() = :'before' AS as_before, pg_current_xact_id_if_assigned(
 COMMIT;
 
 --
--- What is read: nothing to prune, one row for a key; also by a plan that knows no values.
+-- Rows read: none to prune, one for a key; also with a generic plan.
+--
 -- The planner reads the first and the last row of the table's index.
 --
 ANALYZE app_lock;
@@ -254,7 +256,7 @@ SELECT t.rows_read('SELECT FROM shop.cache_locks') > 500 AS everything;
 COMMIT;
 
 --
--- What ran out is not there
+-- Expired locks are not shown
 --
 DEALLOCATE ALL;
 RESET plan_cache_mode;
@@ -275,14 +277,14 @@ RESET atomic_lock.max_claims_per_transaction;
 DELETE FROM shop.cache_locks WHERE "owner" <> '';
 
 --
--- After the extension was dropped, with a search_path that is not to be trusted
+-- After the extension was dropped and created again, with an untrusted search_path
 --
 \set ECHO none
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
 GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO regress_al_locks;
--- with functions that somebody else has put into the extension's schema
+-- with functions that another role has planted in the extension's schema
 CREATE FUNCTION t.plant(signature text, result text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('CREATE FUNCTION public.%s RETURNS %s LANGUAGE plpgsql AS $f$BEGIN RAISE %L; END$f$', signature, result, 'called: ' || signature);
@@ -315,7 +317,7 @@ DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a';
 INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 RESET ROLE;
 SELECT lock_grant_access('regress_al_locks', 'admin') \g /dev/null
--- by force
+-- a forced release
 DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a' RETURNING "owner";
 DROP SCHEMA shop, evil CASCADE;
 DROP OWNED BY regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;

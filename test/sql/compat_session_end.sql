@@ -2,20 +2,21 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- sql/compat/session_end.sql: the locks of an application's session end with it
 --
--- sql/compat/session_end.sql: where a session of the application ends, its locks do
+-- Properties:
+-- - A DELETE on the sessions table releases, in its transaction, all locks that the owners of
+--   the deleted rows hold, whichever role deletes, however many rows and locks there are. One
+--   later CALL releases the locks that a single transaction cannot.
+-- - No state of a lock, and no missing object, makes a DELETE fail, and no id keeps the locks
+--   of other sessions.
+-- - A session whose id changes keeps its locks, and gets those of no other session.
+-- - Other roles cannot use the functions, nor have their own called.
 --
--- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
--- whoever gives it, and however many rows and locks there are; what one transaction
--- cannot release is released later, in one CALL.  No state of a lock, and nothing that
--- is missing, makes a DELETE fail, and no id keeps the locks of other sessions.  A session
--- whose id changes keeps its locks, and gets those of no other.  Others can make no use of
--- the functions, nor have theirs called.
---
--- Turns red when: locks of a session stay, or those of another end; 1,500 locks are too
--- many; a DELETE fails; an UPDATE of many ids hands over along the chain; somebody without
--- rights gets at a function; a function of the extension is called with other types than it
--- has.  That a DELETE waits for nobody is in test/t/clients/session_end.pl.
+-- Turns red when: locks of an ended session stay, or those of another end; 1,500 locks are too
+-- many; a DELETE fails; an UPDATE of many ids transfers locks along the chain; a role without
+-- rights can call a function; a function of the extension is called with argument types that it
+-- does not have. test/t/clients/session_end.pl shows that a DELETE waits for no one.
 
 \set script :srcdir '/../sql/compat/session_end.sql'
 DROP SCHEMA IF EXISTS regress_al_shop CASCADE;
@@ -59,7 +60,7 @@ CREATE FUNCTION t.lock(session text, VARIADIC keys text[]) RETURNS bigint LANGUA
 	SELECT count(*) FROM lock_acquire_all(keys, '10 min', encode(sha256(session::bytea), 'hex'), holder => session)
 $$;
 
--- A logout, and the clearing away of old sessions, by a role that has no level
+-- A role without an access level logs out, and deletes old sessions
 INSERT INTO regress_al_shop.sessions SELECT 's' || i FROM generate_series(1, 5) i;
 SELECT t.lock('s1', 'a', 'b'), t.lock('s2', 'c'), t.lock('s3', 'd'), t.lock('s4', 'e');
 SET ROLE regress_al_web;
@@ -74,7 +75,7 @@ SELECT t.held();
 DELETE FROM regress_al_shop.sessions WHERE id IN ('s2', 's3', 's5', 'none');
 SELECT t.held();
 
--- The id changes with the login: what the session has stays, with its label.
+-- The id changes at login: the session's locks stay, with their labels.
 UPDATE regress_al_shop.sessions SET payload = 'x';
 SET ROLE regress_al_web;
 UPDATE regress_al_shop.sessions SET id = 's6';
@@ -83,7 +84,7 @@ SELECT t.held(), lock_is_held('e', regress_al_shop.session_end_owner('s6'));
 DELETE FROM regress_al_shop.sessions;
 SELECT t.held();
 
--- The column itself is the owner; other modes and lifetimes; a guest who has nothing
+-- The column itself is the owner; other modes and lifetimes; a guest without locks
 INSERT INTO regress_al_shop.spring_session VALUES ('1', '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11'), ('2', 'x');
 SELECT status FROM lock_acquire('a', owner => '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11', mode => 'shared');
 SELECT status FROM lock_acquire('b', owner => '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11', lifetime => 'session');
@@ -91,7 +92,7 @@ SELECT status FROM lock_acquire('a', owner => 'other', mode => 'shared', holder 
 DELETE FROM regress_al_shop.spring_session;
 SELECT t.held(), lock_release('a', 'other');
 
--- What cannot be an owner keeps the locks of no other session.
+-- A value that cannot be an owner does not keep the locks of other sessions.
 INSERT INTO regress_al_shop."odd $$ tabs" VALUES ('t1'), (''), (repeat('x', 256)), (NULL), (repeat('x', 255)), ('t2');
 SELECT lock_acquire_all('{a,b}', owner => 't1'), lock_acquire('c', owner => 't2'), lock_acquire('d', owner => repeat('x', 255)) \g /dev/null
 UPDATE regress_al_shop."odd $$ tabs" SET owner = 't3' WHERE owner = repeat('x', 256);
@@ -99,7 +100,7 @@ UPDATE regress_al_shop."odd $$ tabs" SET owner = repeat('x', 256) WHERE owner IN
 DELETE FROM regress_al_shop."odd $$ tabs";
 SELECT t.held(), count(*) AS later FROM regress_al_shop.session_end_later;
 
--- Ids that change in one statement: nobody gets the locks of another session.
+-- One statement changes many ids: no session gets the locks of another.
 INSERT INTO regress_al_shop."odd $$ tabs" VALUES ('9001'), ('9002'), ('9003');
 SELECT lock_acquire(o, owner => o) FROM unnest('{9001,9002,9003}'::text[]) o \g /dev/null
 UPDATE regress_al_shop."odd $$ tabs" SET owner = owner::int + 1;
@@ -110,7 +111,7 @@ DELETE FROM regress_al_shop."odd $$ tabs" WHERE owner = '9004';
 ALTER TABLE regress_al_shop."odd $$ tabs" ADD n serial;
 UPDATE regress_al_shop."odd $$ tabs" SET owner = 9010 + n;
 SELECT string_agg(o || ' has ' || key, ', ' ORDER BY key) FROM unnest('{9001,9002,9003,9004}'::text[]) o, lock_held(o);
--- Rows of one session get one new id.
+-- Several rows of one session get the same new id.
 UPDATE regress_al_shop."odd $$ tabs" SET owner = '9001';
 UPDATE regress_al_shop."odd $$ tabs" SET owner = 't1';
 SELECT lock_release_all(o) FROM unnest('{9001,9002,9003,t1}'::text[]) o \g /dev/null
@@ -122,7 +123,7 @@ SELECT lock_is_held('a', 't2');
 DELETE FROM regress_al_shop."odd $$ tabs";
 SELECT t.held();
 
--- Functions that somebody may make in the schema of the extension
+-- Functions planted in the schema of the extension are not used.
 CREATE FUNCTION t.planted() RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE ''planted, called by %'', current_user; END';
 SELECT format('CREATE FUNCTION public.%s RETURNS text LANGUAGE sql AS $f$SELECT t.planted()$f$', f)
 FROM unnest(ARRAY['lock_try_transfer(text, text, text, text)', 'lock_try_transfer(text, text, text, text, text)',
@@ -140,7 +141,7 @@ SELECT t.held(), count(*) AS later FROM regress_al_shop.session_end_later;
 SELECT t.code('SELECT lock_try_transfer(''a''::text, ''t2''::text, ''t1''::text, ''tab''::text)');
 SELECT format('DROP FUNCTION %s', p.oid::regprocedure) FROM pg_proc p WHERE prosrc = 'SELECT t.planted()' ORDER BY oid \gexec
 
--- Rows that go with others
+-- Rows deleted by a cascade
 CREATE TABLE t.users (id int PRIMARY KEY);
 INSERT INTO t.users VALUES (1), (2);
 ALTER TABLE regress_al_shop.sessions ADD user_id int REFERENCES t.users ON DELETE CASCADE;
@@ -151,7 +152,7 @@ SELECT t.held();
 DELETE FROM t.users;
 SELECT t.held();
 
--- 10,000 rows, 700 of them with a lock, and one with 1,500
+-- 10,000 sessions, 700 of them with one lock, and one with 1,500
 INSERT INTO regress_al_shop.sessions SELECT 's' || i FROM generate_series(1, 10000) i;
 SELECT sum(t.lock('s' || i, 'k' || i)) FROM generate_series(1, 700) i;
 SELECT t.lock('s701', VARIADIC ARRAY(SELECT 'm' || i FROM generate_series(1, 900) i));
@@ -167,7 +168,8 @@ SET client_min_messages = warning;
 CALL regress_al_shop.session_end_rest();
 SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
 
--- Where the transaction has nearly as many keys as it may have, all of it is left.
+-- If the transaction has almost reached its limit of keys, the script releases everything
+-- later.
 SET atomic_lock.max_claims_per_transaction = 8;
 INSERT INTO regress_al_shop.sessions VALUES ('s1');
 SELECT t.lock('s1', 'a', 'b', 'c', 'd');
@@ -180,7 +182,8 @@ CALL regress_al_shop.session_end_rest();
 SELECT t.held(), lock_release_all(encode(sha256('another'), 'hex')), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
 RESET atomic_lock.max_claims_per_transaction;
 
--- A policy that does not admit the role of the script: the DELETE goes on, and so do others' locks.
+-- A policy that does not admit the role of the script: the DELETE succeeds, and other sessions'
+-- locks end.
 INSERT INTO regress_al_shop.sessions VALUES ('s1'), ('s2');
 SELECT t.lock('s1', 'secret'), t.lock('s2', 'a');
 SELECT lock_set_policy('secret', roles => '{regress_al_other}');
@@ -191,8 +194,8 @@ SELECT lock_drop_policy('secret');
 CALL regress_al_shop.session_end_rest();
 SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
 
--- What is forced or runs out meanwhile is no longer kept in mind.
--- However many those are, and those who may not be released, one CALL comes to all others.
+-- Owners whose locks were forced or have expired meanwhile are forgotten. However many there
+-- are of them, and of owners that may not be released yet, one CALL reaches all others.
 SELECT lock_acquire('secret' || i, owner => 'kept' || i) FROM generate_series(1, 60) i \g /dev/null
 SELECT status FROM lock_acquire('a', owner => 'last');
 SELECT lock_set_policy('secret', roles => '{regress_al_other}');
@@ -207,7 +210,7 @@ SELECT lock_drop_policy('secret');
 CALL regress_al_shop.session_end_rest();
 SELECT t.held(), count(*) FROM regress_al_shop.session_end_later;
 
--- Who may call what
+-- Rights to call the functions
 SELECT t.lock('s1', 'a');
 SET ROLE regress_al_other;
 CREATE TEMP TABLE fake (id text);
@@ -225,7 +228,8 @@ SET ROLE regress_al_other;
 CALL regress_al_shop.session_end_rest();
 RESET ROLE;
 
--- The column's type belongs to somebody who has made a cast of it: it is not called.
+-- The type of the column belongs to another role, which made a cast for it: the cast is not
+-- called.
 CREATE TYPE t.id AS (s text);
 CREATE FUNCTION t.evil(t.id) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -248,7 +252,7 @@ SELECT status FROM lock_acquire('odd', owner => '(x)');
 DELETE FROM regress_al_shop.odd;
 SELECT lock_is_held('odd', '(x)');
 
--- Without a level, and without the extension, sessions end all the same.
+-- Sessions can be deleted without an access level, and without the extension.
 INSERT INTO regress_al_shop.sessions VALUES ('s1'), ('s2');
 SELECT lock_revoke_access('regress_al_locks', 'user');
 DELETE FROM regress_al_shop.sessions WHERE id = 's1';

@@ -2,24 +2,22 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- sql/compat/spring.sql: answers to the statements of Spring's DefaultLockRepository, and the
+-- reach of a role that has rights on the view alone
 --
--- sql/compat/spring.sql: what the statements of Spring's DefaultLockRepository are
--- answered, and what a role can do that was granted no more than the view
+-- Properties:
+-- - Through the view a client gets what lock_try_acquire, lock_try_extend and lock_try_release
+--   would give to the owner of that name, as row counts. No time that a client sends takes or
+--   deletes the lock of another.
+-- - A role sees the locks that it took through the view, whatever functions it calls in its
+--   query, and changes no others. The planner's estimates reveal nothing of other roles. A
+--   query locks no row of the extension's tables.
+-- - The script can be run again. No function planted in the extension's schema is called.
 --
--- Properties: a client gets by the view what lock_try_acquire, lock_try_extend and
--- lock_try_release would give to the owner of that name, and the row counts tell it;
--- no time that a client sends takes away or deletes what another holds.  A role sees
--- what it has locked itself, by the view, whatever functions it calls in its query, and
--- changes nothing else; nor does the planner tell what others have there.  No row
--- of the extension's tables is locked by a look.
--- The script can be run again.  No function is called that somebody else has put into the
--- extension's schema.
---
--- Turns red when: a count is wrong; a clock ahead ends a lease; an owner is shown to
--- another role; a trigger function can be executed by everybody; a look for one lock
--- reads all; an estimate depends on what another role has as CLIENT_ID; a role gets a
--- lock of another one by its CLIENT_ID, or by its name; a call fits a foreign function
--- better than ours.
+-- Turns red when: a count is wrong; a clock ahead ends a lease; an owner is shown to another
+-- role; PUBLIC can execute a trigger function; a query for one lock reads all; an estimate
+-- depends on another role's CLIENT_ID; a role gets a lock of another role by its CLIENT_ID or
+-- by its name; a planted function matches a call better than ours.
 
 \set script :srcdir '/../sql/compat/spring.sql'
 DROP SCHEMA IF EXISTS regress_al_shop CASCADE;
@@ -38,14 +36,14 @@ GRANT USAGE ON SCHEMA regress_al_shop TO regress_al_web, regress_al_other, regre
 SET ROLE regress_al_locks;
 \set ttl '20 min'
 \i :script
--- again
+-- run again
 \i :script
 RESET ROLE;
 \set ON_ERROR_STOP off
 \set ECHO all
 GRANT SELECT, INSERT, UPDATE, DELETE ON regress_al_shop.int_lock TO regress_al_web, regress_al_other;
 
--- The statements of version 7, with times of a client whose clock is wrong
+-- The statements of Spring version 7, with the times of a client whose clock is wrong
 CREATE FUNCTION t.spring(what text, client text, key text DEFAULT 'k', ttl interval DEFAULT '10 min', clock interval DEFAULT '0', region text DEFAULT 'DEFAULT')
 RETURNS bigint LANGUAGE plpgsql SET search_path = regress_al_shop, public AS $$
 #variable_conflict use_column
@@ -77,8 +75,8 @@ BEGIN
 END
 $$;
 
--- The life of a lock: free, locked, locked again (by the same client, as a thread that
--- has it does), refused to another, renewed, unlocked
+-- The life of a lock: free, locked, locked again by the same client (as a thread that already
+-- has it does), refused to another client, renewed, unlocked
 SET ROLE regress_al_web;
 SELECT t.spring('all', ''), t.spring('update', 'A'), t.spring('insert', 'A'), t.spring('update', 'A'), t.spring('count', 'A'), t.spring('all', '');
 SELECT t.spring('update', 'B'), t.spring('insert', 'B'), t.spring('count', 'B'), t.spring('renew', 'B'), t.spring('delete', 'B'), t.spring('close', 'B');
@@ -88,8 +86,8 @@ SELECT t.spring('renew', 'A', ttl => '30 min'), t.minutes('k');
 SELECT t.spring('update', 'A', ttl => '5 min'), t.minutes('k');
 SELECT t.spring('delete', 'A'), t.spring('delete', 'A'), t.spring('all', '');
 
--- A clock that is wrong by a year and a bit: leases have the length that was asked for.
--- Nobody else's clock ends them.
+-- The client's clock is more than a year wrong: leases still have the length asked for, and no
+-- client's clock ends another's lease.
 SELECT t.spring('insert', 'A', clock => '400 days'), t.minutes('k');
 SELECT t.spring('renew', 'A', ttl => '30 min', clock => '400 days'), t.minutes('k');
 SELECT t.spring('expired', 'B', clock => '9000 days'), t.spring('update', 'B', clock => '9000 days'), t.spring('insert', 'B', clock => '9000 days'), t.spring('count', 'A', clock => '9000 days');
@@ -100,10 +98,10 @@ INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, created_date)
 SELECT t.minutes('k');
 UPDATE regress_al_shop.int_lock SET created_date = '2020-01-02' WHERE region = 'DEFAULT' AND lock_key = 'k' AND client_id = 'A' RETURNING client_id;
 SELECT t.minutes('k');
--- one that was updated meanwhile
+-- updated meanwhile by a client of version 7
 SELECT t.spring('renew', 'A', ttl => '30 min'), t.minutes('k'), t.spring('delete', 'A');
 
--- What is over: it cannot be renewed or unlocked, and is cleared away by whoever looks.
+-- Expired locks cannot be renewed or unlocked; any client's pruning deletes them.
 SELECT t.spring('insert', 'A', ttl => '1 ms'), t.spring('insert', 'B', 'other', ttl => '1 ms');
 RESET ROLE;
 SELECT t.expire('int_lock:DEFAULT:k'), t.expire('int_lock:DEFAULT:other');
@@ -114,7 +112,7 @@ SELECT t.spring('all', ''), t.spring('expired', 'A');
 RESET ROLE;
 SELECT lock_key, client_id FROM regress_al_shop.int_lock_client;
 
--- Ended by an administrator; and what direct callers have
+-- Locks ended by an administrator, and locks of direct callers
 SELECT force_release(regress_al_shop.int_lock_key('orders', 'R:1'), 'none') FROM lock_try_acquire('int_lock:R\:1:12c500ed-0b78-3910-9fb4-6af0f246be87');
 SELECT regress_al_shop.int_lock_key('3F2A0000-0000-4000-8000-000000000001');
 SELECT force_release('int_lock:DEFAULT:k', 'why');
@@ -127,14 +125,14 @@ TABLE regress_al_shop.int_lock;
 RESET ROLE;
 SELECT lock_release('int_lock:DEFAULT:k', 'secret');
 
--- The owner is CLIENT_ID, so guards know a client that presents it.
+-- The owner is CLIENT_ID, so a client passes a guard by presenting it.
 SET ROLE regress_al_web;
 SELECT t.spring('insert', 'A');
 RESET ROLE;
 SELECT lock_assert('int_lock:DEFAULT:k', 'A') > 0;
 SELECT holder, role, meta FROM lock_status('int_lock:DEFAULT:k');
 
--- Another role sees nothing of it, and changes nothing, not even by functions of its own.
+-- Another role sees none of these locks and changes none, not even with functions of its own,
 CREATE FUNCTION t.leak(client text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
 BEGIN
 	RAISE WARNING 'client %', client;
@@ -150,7 +148,7 @@ SELECT t.raises('TABLE regress_al_shop.int_lock_by_role');
 SELECT t.raises('INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, role) VALUES (''DEFAULT'', ''r'', ''C'', ''regress_al_web'')');
 CREATE TEMP TABLE fake (LIKE regress_al_shop.int_lock);
 SELECT t.raises('CREATE TRIGGER fake BEFORE INSERT ON fake FOR EACH ROW EXECUTE FUNCTION regress_al_shop.int_lock_change()');
--- nor could who may execute it
+-- nor could a role that may execute the trigger function
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION regress_al_shop.int_lock_change() TO regress_al_other;
 SET ROLE regress_al_other;
@@ -169,7 +167,7 @@ SELECT t.leak(client_id) FROM regress_al_shop.int_lock;
 UPDATE regress_al_shop.int_lock SET lock_key = 'moved' RETURNING lock_key;
 UPDATE regress_al_shop.int_lock SET client_id = 'B' RETURNING client_id;
 
--- Errors that Spring does not take for a refusal (that would be classes 22 and 23)
+-- Errors outside of classes 22 and 23, which Spring would take for a refusal
 SELECT t.raises($$SELECT t.spring('insert', 'B', 'long', '25 hours')$$);
 SELECT t.code($$SELECT t.spring('renew', 'A', ttl => '25 hours')$$);
 RESET ROLE;
@@ -180,17 +178,17 @@ RESET ROLE;
 SELECT lock_drop_policy('int_lock:'), t.expire('int_lock:DEFAULT:short');
 SET ROLE regress_al_web;
 SELECT t.spring('expired', 'B'), t.spring('all', '');
--- ON CONFLICT without columns is no error, and needless
+-- ON CONFLICT without columns is accepted, though not needed
 INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, created_date) VALUES ('DEFAULT', 'k', 'B', now()) ON CONFLICT DO NOTHING RETURNING client_id;
 
--- A look for one lock is a look into the index, and locks nothing.
+-- A query for one lock uses the index, and locks nothing.
 SELECT trim(p) FROM t.plan($$DELETE FROM regress_al_shop.int_lock WHERE REGION='DEFAULT' AND LOCK_KEY='k' AND CLIENT_ID='A'$$) p WHERE p ~ 'Index Cond|Seq Scan';
 BEGIN;
 SELECT client_id FROM regress_al_shop.int_lock FOR UPDATE;
 SELECT relation::regclass FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'RowShareLock' ORDER BY relation::regclass::text COLLATE "C";
 COMMIT;
 
--- Where a policy lets nobody but the script's role have the keys
+-- A policy admits only the script's role
 RESET ROLE;
 SELECT lock_set_policy('int_lock:', roles => '{regress_al_locks}');
 SELECT lock_grant_access('regress_al_other', 'user') \g /dev/null
@@ -200,7 +198,7 @@ SELECT t.spring('insert', 'C', 'free'), t.spring('close', 'C');
 RESET ROLE;
 SELECT lock_drop_policy('int_lock:');
 
--- Estimates do not tell which clients others have, even if there are statistics.
+-- Estimates do not reveal the clients of other roles, even with statistics.
 SET ROLE regress_al_web;
 INSERT INTO regress_al_shop.int_lock SELECT 'w' || n, 'DEFAULT', CASE n % 2 WHEN 0 THEN '3' ELSE '7' END || repeat('-web', 8) FROM generate_series(1, 200) n;
 SET ROLE regress_al_other;
@@ -222,7 +220,7 @@ SELECT op, count(DISTINCT t.estimate(format('client_id %s %L', op, c)))
 	FROM unnest('{<,=,^@}'::text[]) op, unnest(ARRAY['0', '3', '3' || repeat('-web', 8), '5', '9', 'z']) c
 	GROUP BY op ORDER BY op COLLATE "C";
 
--- With a CLIENT_ID of another role, its lock is neither taken nor shortened.
+-- With the CLIENT_ID of another role, that role's lock is neither taken nor shortened.
 SELECT t.raises($$SELECT t.spring('insert', '3' || repeat('-web', 8), 'w2', '1 s')$$);
 SELECT t.spring('update', '3' || repeat('-web', 8), 'w2', '1 s'), t.spring('delete', '3' || repeat('-web', 8), 'w2');
 SET ROLE regress_al_web;
@@ -230,7 +228,7 @@ SELECT t.spring('insert', '3' || repeat('-web', 8), 'w2', '30 min'), t.minutes('
 SELECT t.spring('delete', '3' || repeat('-web', 8), 'w2');
 RESET ROLE;
 
--- A role that gets the name of another one sees nothing of it.
+-- A role that gets the name of another role sees none of its locks.
 ALTER ROLE regress_al_web RENAME TO regress_al_former;
 CREATE ROLE regress_al_web;
 GRANT USAGE ON SCHEMA regress_al_shop TO regress_al_web;
@@ -244,7 +242,7 @@ DROP OWNED BY regress_al_web;
 DROP ROLE regress_al_web;
 ALTER ROLE regress_al_former RENAME TO regress_al_web;
 
--- A lock of a partition that has moved to another server is over here.
+-- A lock of a partition that has moved to another server has ended here.
 SELECT lock_partition('int_lock:DEFAULT:w3', 2) AS partition \gset
 SET ROLE regress_al_web;
 SELECT count(*) AS before FROM regress_al_shop.int_lock \gset
@@ -264,7 +262,7 @@ RESET atomic_lock.partition;
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
--- with functions that somebody else has put into the extension's schema
+-- with functions that another role has planted in the extension's schema
 CREATE FUNCTION t.plant(signature text, result text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE format('CREATE FUNCTION public.%s RETURNS %s LANGUAGE plpgsql AS $f$BEGIN RAISE %L; END$f$', signature, result, 'called: ' || signature);

@@ -6,26 +6,26 @@
 \set told :builddir '/results/events.told'
 \setenv AL_TOLD :told
 \i :setup
+-- Events: the notifications on a key's channel
 --
--- Events: what listeners on the channel of a key are told
+-- Properties: each end of a holding, each offer and each request sends one event, at commit; a
+-- transaction that is rolled back sends none. Events are sent only if the policy asks for them
+-- or the key has tickets. All payloads have the same fields in the same order, contain no
+-- owner, and fit even at their longest. All holders receive every lock_ask.
 --
--- Properties: an event for each end of a holding, each offer and each request; each
--- payload has the same keys in one order; events come with the commit, and a transaction
--- that is rolled back sends none; only where the policy or somebody in line wants them; no
--- payload has an owner, and the longest of all fits; all holders hear lock_ask, each time.
+-- Turns red when: an end sends no event, or two; an event is sent although nothing asks for it,
+-- or for a change that was rolled back; a payload contains an owner, is too long or is no JSON;
+-- a channel can be computed without the secret of the database.
 --
--- Turns red when: one end is not told, or told twice; an event is sent for nobody, or for
--- what never was; a payload has an owner, is too long or is no JSON; a channel can be
--- computed without the secret of the database.
---
--- What psql prints is kept in the file :told, and test/sql/include/told.sql shows the events.
+-- psql writes its output to the file :told, and test/sql/include/told.sql shows the events in
+-- it.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b, "regress_al_Ünïcode ""role""";
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
 SELECT lock_grant_access(r, 'user') FROM unnest(ARRAY['regress_al_a', 'regress_al_b']::regrole[]) r;
 SET application_name = 'app';
 
--- Numbers differ from run to run: name them by what they were given to.
+-- Tokens and tickets differ from run to run: name each by its lease or ticket.
 CREATE TABLE t.number (n bigint PRIMARY KEY, name text);
 CREATE FUNCTION t.take(k text, who text, ttl interval DEFAULT '1 hour', mode text DEFAULT 'exclusive') RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 	WITH g AS (SELECT * FROM lock_try_acquire(k, ttl, lower(who) || '-1', mode, holder => who)),
@@ -37,8 +37,7 @@ CREATE FUNCTION t.enter(k text, who text, offer interval DEFAULT NULL) RETURNS t
 		i AS (INSERT INTO t.number SELECT coalesce(ticket, fencing_token), CASE WHEN ticket IS NULL THEN 'lease of ' ELSE 'place of ' END || who FROM p ON CONFLICT DO NOTHING)
 	SELECT status FROM p
 $$;
--- The payloads in what psql has printed; the same channel for all events of a key, and
--- for no other
+-- The payloads in psql's output; checks that each came on the channel of its key
 CREATE FUNCTION t.payloads(heard text, OUT n bigint, OUT channel text, OUT payload text) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT n, m[1], m[2] FROM regexp_matches(heard, 'Asynchronous notification "([^"]*)" with payload "(.*)" received from server process with PID [0-9]+\.', 'gn') WITH ORDINALITY r (m, n)
 $$;
@@ -74,7 +73,7 @@ LISTEN :"nk";
 LISTEN :"no";
 
 --
--- Nobody wants to know
+-- No event is wanted
 --
 \o :told
 SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1'), t.take('k', 'Ann', '1 ms'), t.take('k', 'Bob', '1 ms');
@@ -82,7 +81,7 @@ SELECT t.take('k', 'Ann'), force_release('k', 'test'), lock_sweep(), lock_ask('k
 \i :show
 
 --
--- Each end, where the policy says notify
+-- Each kind of end, under a policy with notify
 --
 SELECT lock_set_policy('n:', notify => true);
 \o :told
@@ -97,7 +96,7 @@ SELECT (lock_transfer('n:k', 'dan-1', 'eve-1', 'Eve')).fencing_token AS eve \gse
 INSERT INTO t.number VALUES (:eve, 'lease of Eve');
 SELECT lock_release_all('eve-1');
 \i :show
--- not what goes on in another mode
+-- no event when an owner continues in another mode
 \o :told
 SELECT t.take('n:k', 'Ann');
 SELECT status FROM lock_convert('n:k', 'ann-1', 'shared');
@@ -109,7 +108,7 @@ SELECT force_release('n:k', 'all of you');
 \o
 \set heard `cat "$AL_TOLD"`
 SELECT * FROM t.told(:'heard') ORDER BY holder;
--- the ends of transactions and sessions
+-- ends of transactions and sessions
 \o :told
 BEGIN;
 INSERT INTO t.number SELECT fencing_token, 'transaction of Ann' FROM lock_acquire('n:k', NULL, 'ann-1', lifetime => 'transaction', holder => 'Ann');
@@ -117,7 +116,7 @@ COMMIT;
 INSERT INTO t.number SELECT fencing_token, 'session of Ann' FROM lock_acquire('n:k', NULL, 'ann-1', lifetime => 'session', holder => 'Ann');
 SELECT lock_try_release('n:k', 'ann-1');
 \i :show
--- Expiry is noticed by the next grant, and by the sweep.
+-- The next grant or a sweep notices that a lease has expired.
 \o :told
 SELECT t.take('n:k', 'Ann', '1 ms'), t.expire('n:k');
 SELECT t.take('n:k', 'Bob', '1 ms'), t.expire('n:k');
@@ -128,7 +127,7 @@ SELECT lock_try_force_release('n:k', 'test'), t.take('n:k', 'Dan'), lock_release
 \i :show
 
 --
--- What is rolled back is not told
+-- A change that is rolled back sends no event
 --
 \o :told
 SELECT t.take('n:k', 'Ann');
@@ -157,7 +156,7 @@ SELECT lock_is_held('n:k', 'ann-1'), lock_release('n:k', 'ann-1');
 \i :show
 
 --
--- Somebody is in line
+-- A key with tickets
 --
 \o :told
 SELECT t.take('k', 'Ann'), t.enter('k', 'Bob'), t.enter('k', 'Cid', '1 ms');
@@ -168,11 +167,11 @@ SELECT t.take('k', 'Bob'), lock_leave('k', 'bob-1');
 SELECT lock_release('k', 'bob-1');
 SELECT t.lapse('k'), lock_sweep();
 \i :show
--- once nobody is in line, nobody is told
+-- no events once the last ticket is gone
 \o :told
 SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1');
 \i :show
--- a place that is left, and what a sweep offers
+-- a ticket that is given up, and offers by a sweep
 \o :told
 SELECT t.take('k', 'Ann', '40 s'), t.enter('k', 'Bob'), t.enter('k', 'Cid', '1 ms'), t.enter('k', 'Dan');
 SELECT lock_sweep();
@@ -194,10 +193,9 @@ ROLLBACK;
 \i :show
 SELECT lock_leave('k', 'bob-1'), lock_release('k', 'ann-1');
 
+-- lock_ask
 --
--- Asking
---
--- Nobody has the key.
+-- without a holder
 \o :told
 SELECT lock_ask('k'), lock_ask('k', 'anybody?');
 \i :show
@@ -216,14 +214,14 @@ SET ROLE regress_al_a;
 SET application_name = 'app';
 SELECT t.take('n:k', 'Bob'), lock_ask('n:k', 'another key');
 \i :show
--- Where a policy leaves a role out, it may not ask.
+-- A role that the policy does not admit may not ask.
 RESET ROLE;
 SELECT lock_set_policy('n:', notify => true, roles => ARRAY['regress_al_a'::regrole]);
 SET ROLE regress_al_b;
 SELECT t.raises($$SELECT lock_ask('n:k')$$);
 RESET ROLE;
 SELECT lock_set_policy('n:', notify => true);
--- all holders of a shared key
+-- all holders of a shared key get the request
 SELECT lock_release('k', 'ann-1'), t.take('k', 'Ann', mode => 'shared'), t.take('k', 'Bob', mode => 'shared');
 \o :told
 SELECT lock_ask('k', 'both');
@@ -235,10 +233,9 @@ SELECT force_release('k', 'test'), lock_release('n:k', 'bob-1');
 \i :show
 SELECT :many >= 100 AS many;
 
---
 -- Long texts
 --
--- a key of control characters, of which each takes six bytes in JSON; the longest labels
+-- a key of control characters, each of which takes six bytes in JSON, and the longest labels
 \set worst `printf '\001'`
 CREATE ROLE "regress_al_Ünïcode ""role""";
 SELECT lock_grant_access('"regress_al_Ünïcode ""role"""', 'user');
@@ -256,8 +253,7 @@ SELECT force_release(:'key', repeat('ö', 512));
 SELECT n, octet_length(payload) BETWEEN 7000 AND 7999 AS long, e ->> 'event', e ->> 'key' = :'key' AS key, length(e ->> 'holder') BETWEEN 40 AND 70 AND starts_with(:'label', e ->> 'holder') AS label,
 	e ->> 'by' = session_user AS by_me, CASE WHEN e ->> 'by' <> session_user THEN e ->> 'by' END AS by, length(e ->> 'reason') BETWEEN 10 AND 511 AS cut, trim(e ->> 'reason', 'ö' || :'worst') AS reason
 FROM t.payloads(:'heard') p, LATERAL (SELECT payload::json) j (e) ORDER BY n;
--- a message that fits is not cut, and quotes, backslashes and line ends are
--- escaped
+-- a message that fits is not cut, and quotes, backslashes and line ends are escaped
 SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => repeat('h', 255))).status;
 \o :told
 SELECT lock_ask('n:k', repeat('m', 1024));
@@ -272,7 +268,7 @@ SELECT force_release('n:k', 'test'), lock_drop_policy('');
 \o
 
 --
--- What a new extension makes of the channel
+-- A new extension gives the key another channel
 --
 SELECT lock_channel('k') = :'before' AS still;
 DROP EXTENSION atomic_lock;

@@ -3,10 +3,18 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Fencing tokens
+-- Fencing tokens: every grant has a higher token than all before it
+--
+-- Properties: tokens rise over every way to end and begin a lease, over sessions, rollbacks,
+-- TRUNCATE, checkpoints, a lost or restored sequence and a new extension. A lease keeps its
+-- token while it lives. Drawing a token does not disturb lastval() or currval(). When the
+-- numbers are used up, grants fail and everything else still works.
+--
+-- Turns red when: a token is given twice or falls; the sequence can cycle; a grant is made
+-- without a token.
 --
 
--- They rise with every grant of a key, whatever ended the one before.
+-- Tokens rise with every grant of a key, however the previous grant ended.
 CREATE TABLE t.tokens (id serial, how text, token bigint);
 INSERT INTO t.tokens (how, token) SELECT 'first', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
 SELECT lock_release('k', 'alice-1');
@@ -43,14 +51,14 @@ SELECT DISTINCT token = max AS same FROM (SELECT max(token) FROM t.tokens) m,
 	(SELECT fencing_token FROM lock_acquire('k', owner => 'alice-1') UNION ALL SELECT (lock_status('k')).fencing_token FROM lock_extend('k', 'alice-1', '1 hour')
 	UNION ALL SELECT fencing_token FROM app_lock WHERE key = 'k') t(token);
 
--- Tokens of different keys differ, too; many in one statement, in order.
+-- Tokens of different keys differ, too; those of one statement rise in order.
 SELECT count(DISTINCT fencing_token) AS tokens, bool_and(rises) AS in_order
 FROM (SELECT fencing_token, fencing_token > lag(fencing_token, 1, 0::bigint) OVER (ORDER BY i) AS rises FROM generate_series(1, 800) i, LATERAL lock_acquire('many:' || i) g) x;
--- the numbers that are logged ahead run out, and go on
+-- tokens still rise when the numbers that were logged ahead are used up
 SELECT count(DISTINCT fencing_token) AS tokens, min(fencing_token) > (SELECT max(fencing_token) FROM app_lock WHERE key LIKE 'many:%') AS higher
 FROM (SELECT fencing_token FROM generate_series(1, 900) i, LATERAL lock_acquire('more:' || i)) x;
 
--- Nobody's lastval() or currval() is touched.
+-- The caller's lastval() and currval() do not change.
 \c -
 SET client_min_messages = warning;
 SELECT acquired FROM lock_acquire('lastval', '10 min', 'alice-1');
@@ -59,7 +67,7 @@ CREATE SEQUENCE own START 77;
 SELECT nextval('own');
 SELECT count(*) FROM generate_series(1, 10) i, LATERAL lock_acquire('lastval:' || i);
 SELECT lastval(), currval('own');
--- and a transaction that has drawn numbers of its own is none the worse
+-- nor does a transaction that has drawn numbers of its own suffer
 BEGIN;
 SELECT nextval('own');
 SELECT acquired FROM lock_acquire('both', '10 min', 'alice-1');
@@ -67,14 +75,14 @@ SELECT nextval('own'), lastval();
 COMMIT;
 DROP SEQUENCE own;
 
--- The sequence is an ordinary one for those who look at it; drawing from it leaves a gap.
+-- The sequence can be read like any other; drawing from it leaves a gap.
 SELECT fencing_token AS token FROM lock_acquire('gap') \gset
 SELECT nextval('app_lock_fence') > :token AS drawn, nextval('app_lock_fence') > :token AS drawn;
 SELECT fencing_token > :token + 2 AS rises FROM lock_acquire('gap 2');
 SELECT last_value > :token AS last_value, is_called FROM app_lock_fence;
 SELECT data_type, start_value, min_value, max_value, increment_by, cycle, cache_size FROM pg_sequences WHERE sequencename = 'app_lock_fence';
 
--- Another session, another transaction, a rollback: no number comes twice.
+-- No number is given twice: in another session, another transaction, or after a rollback.
 BEGIN;
 SELECT fencing_token AS undone FROM lock_acquire('undone') \gset
 ROLLBACK;
@@ -83,14 +91,15 @@ SELECT fencing_token > :undone AS rises FROM lock_acquire('undone');
 SET client_min_messages = warning;
 SELECT fencing_token > :undone + 1 AS rises FROM lock_acquire('undone 2');
 
--- Dropped and created again, the extension goes on above all that it ever handed out here.
+-- An extension that is dropped and created again continues above all tokens it ever gave in
+-- this database,
 SELECT max(fencing_token) AS token FROM app_lock \gset
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
 SELECT fencing_token > :token AS rises, fencing_token AS token FROM lock_acquire('again', owner => 'alice-1') \gset
 \echo :rises
 SELECT lock_release('again', 'alice-1');
--- even where that transaction is undone
+-- even if that transaction is rolled back
 BEGIN;
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
@@ -99,8 +108,8 @@ SELECT fencing_token > :token AS rises, fencing_token AS token FROM lock_acquire
 ROLLBACK;
 SELECT lock_try_release('again', 'alice-1');
 
--- Where the sequence has lost ground or has come from elsewhere a new epoch
--- begins, above all that was ever handed out.
+-- If the sequence went back or was restored from elsewhere, a new epoch begins above every
+-- token ever given.
 SELECT max(fencing_token) AS token FROM app_lock \gset
 SELECT setval('app_lock_fence', 1);
 SELECT fencing_token AS next FROM lock_acquire('restored') \gset
@@ -113,28 +122,28 @@ SELECT setval('app_lock_fence', 1, false);
 SET client_min_messages = warning;
 SELECT fencing_token > :next AS rises, fencing_token AS next FROM lock_acquire('another session') \gset
 \echo :rises
--- where the clock would be behind, a wide gap does it
+-- where the clock would give a lower number, a wide gap serves instead
 SELECT setval('app_lock_fence', 5000000000000000);
 SELECT fencing_token AS next FROM lock_acquire('clock behind') \gset
 SELECT :next > 5000000000000000 + 1000000 AS far_above;
 SELECT setval('app_lock_fence', :next) = :next AS set;
 SELECT fencing_token > :next + 1000000 AS far_above, fencing_token AS next FROM lock_acquire('clock behind 2') \gset
 \echo :far_above
--- once, in all sessions
+-- the jump happens once for all sessions
 SELECT fencing_token - :next AS step FROM lock_acquire('step 1');
 \c -
 SET client_min_messages = warning;
 SELECT fencing_token - :next AS step FROM lock_acquire('step 2');
 CHECKPOINT;
 SELECT fencing_token - :next AS step FROM lock_acquire('step 3');
--- and not undone by a rollback
+-- and a rollback does not undo it
 BEGIN;
 SELECT setval('app_lock_fence', :next + 100) = :next + 100 AS set;
 SELECT fencing_token AS undone FROM lock_acquire('undone 3') \gset
 ROLLBACK;
 SELECT fencing_token - :undone AS step FROM lock_acquire('undone 3');
 
--- The numbers end where they end: no token, no lease; and what needs no token goes on.
+-- When the sequence ends, no more grants are made; calls that need no token still work.
 SELECT acquired FROM lock_acquire('held', '10 min', 'alice-1');
 SELECT setval('app_lock_fence', 9223372036853710830) > 0 AS set;
 CREATE FUNCTION t.exhaust() RETURNS text LANGUAGE plpgsql AS $$

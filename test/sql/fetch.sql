@@ -2,21 +2,20 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- lock_fetch: lock a row's key, then read the row
 --
--- lock_fetch: lock, then read
+-- Properties: lock_fetch acquires the key made of the table and the primary key, and returns
+-- the row as it is after that. However the value is written, the key is the same. Without a row
+-- there is no lock. It returns nothing that the caller could not read. iso_guard_levels shows
+-- that the row is read after the grant.
 --
--- Properties: it is an acquire of the key that the table and the primary key
--- make, and the row as it is then; whatever way the value was written, the key is
--- the same; no row, no lock; it shows nothing that the caller could not read.
--- That the row is read after the lock was acquired is shown by iso_guard_levels.
---
--- Turns red when: the lock stays where there is no row; the key goes by the text
--- that was passed; a row is returned that the caller may not see.
+-- Turns red when: the lock stays although there is no row; the key depends on how the value was
+-- written; a row is returned that the caller may not see.
 
 CREATE FUNCTION t.fetch(id text, o text DEFAULT 'alice-1') RETURNS text LANGUAGE sql AS $$
 	SELECT t.raises(format('SELECT * FROM lock_fetch(NULL::t.orders, %L, owner => %L)', id, o))
 $$;
--- The only key that is held
+-- The one key that is held
 CREATE FUNCTION t.key() RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN (SELECT key FROM lock_status());
@@ -38,12 +37,12 @@ SELECT key, ttl_remaining > '59 min' AS ttl FROM lock_status() ORDER BY key;
 SELECT fencing_token AS token FROM lock_status('orders:1') \gset
 SELECT id FROM lock_fetch(NULL::t.orders, '1', '2 hours', 'alice-1', wait => '1 s');
 SELECT fencing_token = :token AS same_token, ttl_remaining > '1 hour' AS extended FROM lock_status('orders:1');
--- the owner of the setting; none that nobody would know
+-- the owner from the setting; an owner is required, since a generated one would not be returned
 SELECT t.raises($$SELECT * FROM lock_fetch(NULL::t.orders, '1')$$);
 SET atomic_lock.owner = 'alice-1';
 SELECT id FROM lock_fetch(NULL::t.orders, '1');
 RESET atomic_lock.owner;
--- the row given is only a type
+-- the row argument only gives the type
 SELECT o.id, f.id FROM t.orders o, LATERAL lock_fetch(o, '1', owner => 'alice-1') f WHERE o.id = 2;
 SELECT length(name) FROM lock_fetch(NULL::t.orders, '42', owner => 'alice-1');
 -- in the select list, for many rows, in a write
@@ -51,7 +50,7 @@ SELECT (lock_fetch(NULL::t.orders, i::text, owner => 'alice-1')).id FROM generat
 UPDATE t.orders o SET "Odd ""Col" = 8 FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1') f WHERE o.id = f.id RETURNING o.*;
 SELECT lock_release_all('alice-1');
 
--- Held by another: as lock_acquire says it, and no row
+-- Held by another owner: the same error as lock_acquire, and no row
 SELECT holder FROM lock_acquire('orders:1', '1 hour', 'bob-1', holder => 'Bob');
 SELECT t.fetch('1');
 SELECT t.timeout($$SELECT * FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1', wait => '1 ms')$$);
@@ -69,8 +68,8 @@ SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1', holder => 'Al
 SELECT lock_holder('orders:1'), t.raises(format('SELECT * FROM lock_fetch(NULL::t.orders, ''2'', owner => ''bob-1'', holder => %L)', repeat('x', 256))) AS too_long;
 SELECT lock_release('orders:1', 'alice-1');
 
--- What the owner has keeps its mode, lifetime and token, and its time does not become
--- shorter, nor what a heartbeat will repeat.
+-- A holding of the owner keeps its mode, lifetime and token. Neither its time left nor the ttl
+-- of its heartbeats becomes shorter.
 CREATE FUNCTION t.kept(acquire text, fetch_ttl text,
 	OUT mode text, OUT lifetime text, OUT same_token boolean, OUT same_pid boolean, OUT seconds numeric, OUT heartbeat numeric)
 LANGUAGE plpgsql AS $$
@@ -95,12 +94,12 @@ END
 $$;
 SELECT a, coalesce(f, 'NULL') AS fetch, k.* FROM unnest(ARRAY['ttl => ''40 min''', 'ttl => ''1 min''', 'ttl => ''1 min'', mode => ''shared''', 'lifetime => ''session''', 'lifetime => ''session'', ttl => ''40 min''', 'lifetime => ''session'', mode => ''shared''', 'lifetime => ''transaction''', 'lifetime => ''transaction'', mode => ''shared''']) WITH ORDINALITY u(a, i),
 	unnest(ARRAY[NULL, '''30 min''']) f, t.kept(a, coalesce(f, 'NULL')) k ORDER BY i, f NULLS FIRST;
--- a shared holding stays shared beside others, whoever waits
+-- a shared holding stays shared among others, even with wait
 SELECT g.status FROM unnest(ARRAY['alice-1', 'bob-1']) o, lock_acquire('orders:1', '1 hour', o, mode => 'shared') g;
 SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
 SELECT mode, holders FROM lock_status('orders:1');
 SELECT count(*) FROM unnest(ARRAY['alice-1', 'bob-1']) o, lock_release('orders:1', o);
--- a transaction's holding ends with it, and leaves no row
+-- a holding with lifetime transaction ends with it, and leaves no row
 BEGIN;
 SELECT status FROM lock_acquire('orders:1', owner => 'alice-1', lifetime => 'transaction');
 SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
@@ -108,7 +107,7 @@ SELECT count(*) FROM app_lock WHERE key = 'orders:1' AND NOT released;
 COMMIT;
 SELECT locked FROM lock_status('orders:1');
 
--- No such row: no row, no lock, and nothing is written
+-- No such row: no result, no lock, and nothing is written
 SELECT t.fingerprint() AS before \gset
 BEGIN;
 SELECT * FROM lock_fetch(NULL::t.orders, '9', owner => 'alice-1');
@@ -116,12 +115,12 @@ SELECT * FROM lock_fetch(NULL::t.orders, '9', owner => 'alice-1', wait => '1 min
 SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged, (lock_status('orders:9')).locked, (lock_status('mine')).locked;
--- what the owner has already, it keeps
+-- an existing holding of the owner stays
 SELECT status FROM lock_acquire('orders:9', '1 hour', 'alice-1');
 SELECT * FROM lock_fetch(NULL::t.orders, '9', owner => 'alice-1');
 SELECT lock_release('orders:9', 'alice-1');
 
--- As the transaction sees it: its own changes, undone with it
+-- The row as the transaction sees it: its own changes, undone with it
 BEGIN;
 UPDATE t.orders SET name = 'changed' WHERE id = 1;
 SELECT name FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
@@ -148,7 +147,7 @@ SELECT name FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
 SELECT count(*) FROM lock_fetch(NULL::t.orders, '9', owner => 'alice-1');
 COMMIT;
 SELECT lock_release_all('alice-1');
--- not where nothing may be written, nor beyond the claims of a transaction
+-- refused in read-only transactions, and beyond the transaction's limit of claims
 BEGIN READ ONLY;
 SELECT t.fetch('1'), t.fetch('9') ~ '^25006' AS no_row;
 COMMIT;
@@ -156,10 +155,9 @@ SET atomic_lock.max_claims_per_transaction = 1;
 SELECT t.code($$SELECT lock_fetch(NULL::t.orders, i::text, owner => 'alice-1') FROM generate_series(1, 2) i$$);
 RESET atomic_lock.max_claims_per_transaction;
 
---
 -- Keys
 --
--- one for all ways to write the value
+-- all ways to write a value give one key
 SELECT u.id, f.name, lock_release('orders:1', 'alice-1') FROM unnest(ARRAY['1', '001', ' 1 ', '+1']) u(id), LATERAL lock_fetch(NULL::t.orders, u.id, owner => 'alice-1') f;
 SELECT id, t.fetch(id) AS answer FROM unnest(ARRAY['', 'x', '1.0', '1; DROP TABLE t.orders', '99999999999', NULL, '{"id": 1}']) WITH ORDINALITY u(id, i) ORDER BY i;
 -- every type
@@ -182,15 +180,15 @@ SET DateStyle = ISO;
 SELECT type, id, t.try_type(type, id) FROM (VALUES ('bigint', ' 9007199254740993'), ('uuid', '{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11}'), ('text', 'a:b "c" \ ☃'), ('text', ''), ('varchar(3)', 'abc '), ('char(3)', 'a'), ('date', 'Dec 31 2026'), ('numeric(9,2)', '1.5'), ('boolean', 'yes'),
 	('t.mood', 'so, so'), ('t.sku', 'X-1'), ('bytea', 'a\\b'), ('int[]', '{1, 2}'), ('timestamp', '2026-12-31')) v (type, id);
 SELECT t.code($$SELECT t.try_type('text', repeat('x', 1018))$$) AS longest, t.code($$SELECT t.try_type('text', repeat('x', 1019))$$) AS longer;
--- by the value that the row has, where several are equal
+-- equal values that look different: the key uses the value in the row
 CREATE TABLE t.equal (id numeric PRIMARY KEY DEFERRABLE);
 INSERT INTO t.equal VALUES (1), (2.50);
 SELECT u.id, f.id, t.key() AS key, lock_release_all('alice-1') FROM unnest(ARRAY['1.0', '1', '2.5', '2.500']) u(id), LATERAL lock_fetch(NULL::t.equal, u.id, owner => 'alice-1') f;
--- no setting of the caller makes another key of it
+-- no setting of the caller changes the key
 SET DateStyle = German;
 SELECT t.try_type('date', '31.12.2026');
 RESET DateStyle;
--- of several columns: an object with all of them, in the order of the key
+-- several columns: an object with all of them, in the order of the primary key
 CREATE TABLE t.lines (note text, line smallint, order_id int, sku text, PRIMARY KEY (order_id, sku, line));
 INSERT INTO t.lines VALUES ('x', 3, 1, 'a"b');
 SELECT f.*, t.key() AS key, lock_release_all('alice-1') FROM unnest(ARRAY['{"order_id": 1, "sku": "a\"b", "line": 3}', '{"line": "3", "sku": "a\u0022b", "order_id": 1}']) id, LATERAL lock_fetch(NULL::t.lines, id, owner => 'alice-1') f;
@@ -220,7 +218,7 @@ SELECT f.*, t.key() AS key, lock_release_all('alice-1') FROM lock_fetch(NULL::t.
 SELECT f.*, t.key() AS key, lock_release_all('alice-1') FROM lock_fetch(NULL::t.parent, '1', owner => 'alice-1') f;
 SELECT f.*, t.key() AS key, lock_release_all('alice-1') FROM lock_fetch(NULL::scratch, '1', owner => 'alice-1') f;
 SELECT f.*, t.key() AS key, lock_release_all('alice-1') FROM lock_fetch(NULL::t.included, '1', owner => 'alice-1') f;
--- what is none, or has no primary key
+-- arguments that are no table, or have no primary key
 CREATE VIEW t.view AS SELECT * FROM t.orders;
 CREATE TABLE t.no_key (id int UNIQUE NOT NULL);
 CREATE TYPE t.composite AS (id int);
@@ -231,7 +229,7 @@ FROM unnest(ARRAY['''1'', ''0'', ''o''', '''1'', ''25 h'', ''o''', '''1'', NULL,
 SELECT count(*) FROM lock_status();
 
 --
--- Who may
+-- Privileges
 --
 DROP ROLE IF EXISTS regress_al_user, regress_al_mallory;
 CREATE ROLE regress_al_user;
@@ -248,7 +246,7 @@ REVOKE SELECT ON t.orders FROM regress_al_user;
 SET ROLE regress_al_user;
 SELECT one FROM t.as_user();
 RESET ROLE;
--- all columns, and the row
+-- SELECT on all columns of the row is needed
 GRANT SELECT (id, name) ON t.orders TO regress_al_user;
 SET ROLE regress_al_user;
 SELECT one FROM t.as_user();
@@ -257,7 +255,7 @@ GRANT SELECT ("Odd ""Col", twice) ON t.orders TO regress_al_user;
 SET ROLE regress_al_user;
 SELECT one FROM t.as_user();
 RESET ROLE;
--- nobody waits for what he may not read
+-- a caller without the right to read does not wait
 REVOKE SELECT (twice) ON t.orders FROM regress_al_user;
 SELECT status FROM lock_acquire('orders:1', '1 hour', 'bob-1');
 SET ROLE regress_al_user;
@@ -280,7 +278,7 @@ DROP POLICY p ON t.orders;
 ALTER TABLE t.orders DISABLE ROW LEVEL SECURITY;
 SELECT lock_release_all('alice-1');
 
--- Whatever others put into the caller's way of names
+-- Hostile objects in the caller's search_path
 CREATE SCHEMA mallory AUTHORIZATION regress_al_mallory;
 SET ROLE regress_al_mallory;
 CREATE FUNCTION mallory.captured() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'captured'; END$$;
@@ -311,7 +309,7 @@ SELECT key FROM lock_status() ORDER BY key;
 SELECT lock_release_all('alice-1');
 DROP SCHEMA mallory CASCADE;
 
--- With a guard: locked, read, written
+-- With a guard: lock, read, write
 SELECT lock_protect('t.orders', 'orders:{id}');
 SET atomic_lock.owner = 'alice-1';
 SELECT t.code('UPDATE t.orders SET name = ''x'' WHERE id = 1') AS before, name FROM lock_fetch(NULL::t.orders, '1');

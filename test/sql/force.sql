@@ -5,6 +5,14 @@
 --
 -- force_release, lock_force_release, lock_steal and lock_audit
 --
+-- Properties: an administrator ends or takes over any lease, with a reason. One audit record is
+-- written in the same transaction, with the holder, the token, a digest of the owner, and both
+-- roles. The former owner has lost the lease, and the next grant has a higher token. lock_audit
+-- can be read and trimmed, but not changed.
+--
+-- Turns red when: a forced end is not audited, or is audited although it was rolled back; the
+-- record shows an owner; a lease can be forced without a reason.
+--
 DROP ROLE IF EXISTS regress_al_dba, regress_al_login;
 CREATE ROLE regress_al_dba;
 CREATE ROLE regress_al_login IN ROLE regress_al_dba;
@@ -16,7 +24,7 @@ CREATE VIEW t.audit AS
 		at BETWEEN now() - interval '10 min' AND clock_timestamp() AS at
 	FROM lock_audit ORDER BY lock_audit.at;
 
--- There must be something to end, and a reason.
+-- There must be a lease to end, and a reason.
 SELECT t.raises($$SELECT force_release('k', 'nobody has it')$$);
 SELECT fencing_token AS token FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') \gset
 SELECT t.fingerprint() AS before \gset
@@ -28,7 +36,7 @@ SELECT t.raises($$SELECT force_release(NULL, 'why not')$$);
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT count(*) FROM lock_audit;
 
--- Ended; the record names the holder, the token and a digest of the owner.
+-- The lease has ended; the record has the holder, the token and a digest of the owner.
 SELECT force_release('k', 'Alice is on holiday');
 SELECT * FROM lock_status('k') \gx
 SELECT * FROM t.audit \gx
@@ -36,7 +44,7 @@ SELECT previous_owner_digest = encode(sha256('alice-1'), 'hex') AS digest, fenci
 SELECT count(*) AS rows_with_owner FROM lock_audit a WHERE a::text LIKE '%alice-1%';
 SELECT count(*) AS rows_with_owner FROM app_lock a WHERE a::text LIKE '%alice-1%';
 
--- For its former owner the lease is gone.
+-- The former owner has lost the lease.
 SELECT lock_try_release('k', 'alice-1'), lock_try_extend('k', 'alice-1'), lock_is_held('k', 'alice-1'),
 	lock_release_all('alice-1'), lock_extend_all('alice-1');
 SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);
@@ -47,7 +55,7 @@ SELECT t.raises($$SELECT force_release('k', 'once more')$$) ~ '^LK002' AS refuse
 SELECT s.status, fencing_token > :token AS token_rises FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob') g, t.show(g) s;
 SELECT lock_try_release('k', 'alice-1');
 
--- Nothing to end: released, expired, never taken
+-- Nothing to end: released, expired, never acquired
 SELECT lock_release('k', 'bob-1');
 SELECT t.code($$SELECT force_release('k', 'released')$$);
 SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1');
@@ -55,7 +63,7 @@ SELECT t.expire('short');
 SELECT t.code($$SELECT force_release('short', 'expired')$$);
 SELECT count(*) FROM lock_audit;
 
--- The other name; a reason of 1024 bytes
+-- The other function name; a reason of 1024 bytes
 SELECT acquired FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob');
 SELECT lock_force_release('k', repeat('x', 1024));
 SELECT action, key, previous_holder, octet_length(reason) FROM lock_audit ORDER BY at DESC LIMIT 1;
@@ -67,7 +75,7 @@ SELECT previous_owner_digest = encode(sha256(:'owner'), 'hex') AS digest FROM lo
 SELECT force_release('k', 'nobody has it');
 \set VERBOSITY default
 
--- Who did it: the role that logged in and the role it acted as
+-- The record has the role that logged in and the role it acted as
 SELECT acquired FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob');
 SET SESSION AUTHORIZATION regress_al_login;
 SET ROLE regress_al_dba;
@@ -112,7 +120,7 @@ FROM lock_steal('k', 'dba-1', 'Bob is on holiday', '20 min', 'the DBA') g, t.sho
 SELECT * FROM t.audit \gx
 SELECT previous_owner_digest = encode(sha256('bob-1'), 'hex') AS digest, fencing_token = :token AS token FROM lock_audit;
 
--- The former owner is told that somebody else has it; the new one may do everything.
+-- The former owner learns that another owner has the lease; the new one has full control.
 SELECT lock_try_release('k', 'bob-1'), lock_try_extend('k', 'bob-1'), lock_is_held('k', 'bob-1'), lock_release_all('bob-1');
 SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$);
 SELECT t.raises($$SELECT lock_extend('k', 'bob-1')$$);
@@ -123,17 +131,17 @@ SELECT s.* FROM lock_steal('never', 'dba-1', 'just in case') g, t.show(g) s;
 SELECT acquired FROM lock_steal('short', 'dba-1', 'expired', '20 ms');
 SELECT acquired FROM lock_steal('k', 'dba-1', 'released', '20 ms');
 SELECT action, key, previous_holder, previous_owner_digest, fencing_token, reason FROM lock_audit ORDER BY at OFFSET 1;
--- What was stolen runs out like everything.
+-- A stolen lease expires like any other.
 SELECT t.expire('short');
 SELECT t.code($$SELECT lock_extend('short', 'dba-1')$$);
 
--- From oneself: a new grant, with a new token
+-- Stealing from oneself: a new grant, with a new token
 SELECT fencing_token AS token FROM lock_status('never') \gset
 SELECT s.status, fencing_token > :token AS token_rises FROM lock_steal('never', 'dba-1', 'from myself') g, t.show(g) s;
 SELECT count(*) FROM lock_audit WHERE previous_owner_digest = encode(sha256('dba-1'), 'hex');
 SELECT count(*) FROM app_lock WHERE key = 'never';
 
--- Owner and label by default
+-- Default owner and label
 SET atomic_lock.owner = 'session-7';
 SELECT s.* FROM lock_steal('never', NULL, 'owner from the setting') g, t.show(g) s;
 RESET atomic_lock.owner;
@@ -148,17 +156,17 @@ SELECT count(*) FROM lock_audit WHERE reason = 'changed my mind';
 -- By name
 SELECT acquired, owner, holder FROM lock_steal(reason => 'by name', key => 'never', new_owner => 'dba-2', holder => 'DBA 2', ttl => '1 min');
 
--- meta is the lease's, not the key's.
+-- meta belongs to the lease, not to the key.
 SELECT acquired FROM lock_acquire('meta', '10 min', 'alice-1', meta => '1');
 SELECT acquired FROM lock_steal('meta', 'dba-1', 'why');
 SELECT meta IS NULL AS gone FROM lock_status('meta');
 
--- A stolen lease in one statement with everything else
+-- Stealing and other calls in one statement
 SELECT (lock_acquire('one', '1 min', 'alice-1')).status, (lock_steal('one', 'dba-1', 'why')).status,
 	force_release('one', 'why'), (lock_steal('one', 'dba-2', 'why')).status, lock_try_release('one', 'dba-1'), lock_try_release('one', 'dba-2');
 
--- Records have an identifier, by which tables are replicated: an administrator can
--- delete them, and do nothing else with them.
+-- Records have an id, which logical replication needs. An administrator can delete records, but
+-- not change or add any.
 SELECT count(*) > 10 AS many, count(DISTINCT id) = count(*) AS distinct, bool_and(uuid_send(id) <> '\x00000000000000000000000000000000') AS filled FROM lock_audit;
 SET client_min_messages = error;
 CREATE PUBLICATION regress_al_all FOR ALL TABLES;

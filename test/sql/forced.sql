@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- What a former owner hears of a forced end: by whom, when and why
+-- The former owner's error after a forced end: by which role, when and why
+--
+-- Properties: the calls of an owner whose lease was forced or stolen tell it so, with role,
+-- time and reason, though the owner has no right on lock_audit. No other owner learns of it.
+--
+-- Turns red when: an owner hears of another owner's loss, of another key's, or of one before
+-- its own release; the error is given after a rollback, or is not given; the look into the
+-- audit writes.
 --
 DROP ROLE IF EXISTS regress_al_user, regress_al_dba;
 CREATE ROLE regress_al_user;
@@ -20,48 +27,48 @@ CREATE VIEW pg_temp.calls AS SELECT * FROM unnest(ARRAY['lock_release(%L, %L)', 
 SELECT call, t.raises(format('SELECT ' || call, 'k', 'alice-1')) AS answer FROM calls ORDER BY i;
 SELECT lock_try_release('k', 'alice-1') AS release, lock_try_extend('k', 'alice-1') AS extend, lock_release_all('alice-1') AS released, lock_extend_all('alice-1') AS extended, lock_is_held('k', 'alice-1') AS held, (lock_try_convert('k', 'alice-1')).status AS convert, (lock_try_transfer('k', 'alice-1', 'new-1')).status AS transfer;
 SELECT status FROM lock_heartbeat('{k}', 'alice-1');
--- nobody else hears of it, nor of other keys
+-- other owners hear nothing, nor does this owner for other keys
 SELECT call, t.code(format('SELECT ' || call, 'k', 'alice-2')) AS other, t.code(format('SELECT ' || call, 'k2', 'alice-1')) AS other_key FROM calls ORDER BY i;
 SELECT lock_try_release('k', 'Alice') AS label, lock_try_release('k', encode(sha256('alice-1'), 'hex')) AS digest, lock_try_release('K', 'alice-1') AS other_key;
--- who holds it now
+-- the present holder
 SELECT status FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob');
 SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);
 SELECT acquired, status, mode, owner, holder, fencing_token, ttl_remaining FROM lock_try_transfer('k', 'alice-1', 'new-1');
 SELECT lock_release('k', 'bob-1');
 SELECT t.code($$SELECT lock_release('k', 'alice-1')$$) AS alice, t.code($$SELECT lock_release('k', 'bob-1')$$) AS bob;
 
--- Stolen: the last loss tells.
+-- Stolen: the error tells of the last loss.
 SELECT status FROM lock_acquire('k', '10 min', 'alice-1', 'shared');
 SELECT status FROM lock_acquire('k', '10 min', 'bob-1', 'shared');
 SET ROLE regress_al_dba;
 SELECT (lock_steal('k', 'dba-1', 'urgent', holder => 'Deputy')).status;
 SET ROLE regress_al_user;
 SELECT o, t.raises(format('SELECT lock_extend(''k'', %L)', o)) AS answer FROM unnest(ARRAY['alice-1', 'bob-1', 'dba-1', 'eve-1']) o;
--- what the owner did afterwards tells first
+-- the owner's own actions after the loss count first
 SELECT lock_release('k', 'dba-1');
 SELECT status FROM lock_acquire('k', '10 min', 'alice-1');
 SELECT lock_release('k', 'alice-1'), lock_try_release('k', 'alice-1');
 SELECT status FROM lock_acquire('k', '20 ms', 'bob-1');
 SELECT t.expire('k');
 SELECT lock_try_release('k', 'bob-1');
--- a hand-over is none
+-- a transfer is no loss
 SELECT status FROM lock_acquire('handed', '10 min', 'alice-1');
 SELECT (lock_transfer('handed', 'alice-1', 'bob-1')).status, lock_try_release('handed', 'alice-1');
 
--- In the transaction of the administrator, and not when that is rolled back
+-- Known within the administrator's transaction, and not if that is rolled back
 RESET ROLE;
 SELECT status FROM lock_acquire('tx', '10 min', 'alice-1');
 BEGIN;
 SELECT force_release('tx', 'why'), lock_try_release('tx', 'alice-1');
 ROLLBACK;
 SELECT lock_try_release('tx', 'alice-1');
--- what a transaction held: the release was before
+-- a holding with lifetime transaction: the audit record is older than its release
 BEGIN;
 SELECT status FROM lock_acquire('tx', owner => 'alice-1', lifetime => 'transaction');
 SELECT force_release('tx', 'why'), lock_try_release('tx', 'alice-1');
 COMMIT;
 SELECT lock_try_release('tx', 'alice-1');
--- a guard refuses as it does, and tells
+-- a guard refuses as usual, and tells of the forced end
 CREATE TABLE t.doc (id int PRIMARY KEY);
 INSERT INTO t.doc VALUES (1);
 SELECT lock_protect('t.doc', 'doc:{id}');
@@ -71,13 +78,13 @@ SELECT force_release('doc:1', 'end of day');
 SELECT t.raises('UPDATE t.doc SET id = 2');
 RESET atomic_lock.owner;
 
--- As long as the audit has it; without the index the table is read.
+-- The error lasts as long as the audit record; without the index the table is scanned.
 SELECT t.code($$SELECT lock_release('doc:1', 'alice-1')$$);
 DROP INDEX lock_audit_key_idx;
 SELECT t.code($$SELECT lock_release('doc:1', 'alice-1')$$);
 DELETE FROM lock_audit;
 SELECT t.code($$SELECT lock_release('doc:1', 'alice-1')$$);
--- roles and labels that are no longer there, and long texts
+-- dropped roles, missing labels, and long texts
 CREATE ROLE regress_al_gone SUPERUSER;
 SELECT status FROM lock_acquire(repeat('k', 1024), '10 min', repeat('o', 255));
 SET ROLE regress_al_gone;
@@ -85,7 +92,7 @@ SELECT force_release(repeat('k', 1024), repeat('r', 1024));
 RESET ROLE;
 DROP ROLE regress_al_gone;
 SELECT replace(replace(t.raises($$SELECT lock_release(repeat('k', 1024), repeat('o', 255))$$), repeat('k', 1024), 'k...'), repeat('r', 1024), 'r...');
--- nothing is written, nor is a claim left
+-- nothing is written, and no claim is left
 SELECT t.fingerprint() AS before \gset
 BEGIN READ ONLY;
 SELECT t.code($$SELECT lock_assert(repeat('k', 1024), repeat('o', 255))$$);

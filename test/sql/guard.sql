@@ -3,39 +3,37 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/orders.sql'
 \i :setup
+-- The guard of lock_protect refuses writes that no lock covers
 --
--- The guard of lock_protect: writes that the lock does not cover are refused
+-- Properties: each statement that writes a row needs a live, exclusive holding of the row's key
+-- at that moment. An UPDATE that changes the key needs the new key, too. A refusal is LK006,
+-- gives the state of the key, shows no owner and changes nothing.
 --
--- Properties: each statement that writes a row needs a live, exclusive holding of the
--- row's key at that moment.  An UPDATE that changes the key needs the new key too.  A
--- refusal is LK006, tells the state of the key, shows no owner and changes nothing.
+-- Turns red when: a statement escapes the guard; only the old row or only the new one is
+-- checked; a refusal shows an owner.
 --
--- Turns red when: there is a statement that the guard does not see; only the old row
--- or only the new one is looked at; a refusal shows an owner.
---
--- guard_pin has the pins of writes, guard_keys the keys of rows, guard_roles the roles
--- that are subject to a guard, guard_ddl the making of guards, and iso_guard other
--- transactions.
+-- guard_pin tests the pins of writes, guard_keys the keys of rows, guard_roles the roles that
+-- are subject to a guard, guard_ddl the creation of guards, and iso_guard other transactions.
 SELECT lock_protect('t.orders', 'order:{id}'), lock_protect('t.lines', 'order:{order_id}');
 SELECT key, holder FROM lock_acquire('order:1', '1 hour', 'alice-1', holder => 'Alice') UNION ALL SELECT key, holder FROM lock_acquire('order:2', '1 hour', 'bob-1', holder => 'Bob');
 
 --
--- Who may write what
+-- Which owner may write what
 --
 SELECT t.content() AS before, t.fingerprint() AS locks \gset
 SELECT t.as('alice-1', stmt) AS alice, t.as('bob-1', stmt) AS bob, t.as(NULL, stmt) AS nobody, stmt FROM unnest(ARRAY[
 	'UPDATE t.orders SET total = 1 WHERE id = 1', 'DELETE FROM t.lines WHERE order_id = 1', 'UPDATE t.lines SET text = ''x'' WHERE order_id = 1 AND line = 1',
 	'UPDATE t.orders SET total = 1 WHERE id = 2', 'UPDATE t.orders SET total = 1 WHERE id = 3', 'UPDATE t.orders SET total = 1', 'DELETE FROM t.lines',
 	'UPDATE t.orders SET total = total WHERE id IN (1, 2)', 'UPDATE t.orders SET name = name WHERE id = 1',
--- nothing is written, or nothing that events names
+-- nothing is written, or nothing that the guard's events include
 	'UPDATE t.orders SET total = 1 WHERE id = 9', 'UPDATE t.orders SET total = 1 WHERE false', 'SELECT * FROM t.orders FOR UPDATE', 'SELECT * FROM t.orders WHERE id = 2 FOR NO KEY UPDATE', 'INSERT INTO t.orders VALUES (9)', 'INSERT INTO t.lines VALUES (2, 9)', 'LOCK TABLE t.orders',
 -- the key changes
 	'UPDATE t.lines SET order_id = 2, line = 9 WHERE order_id = 1 AND line = 1', 'UPDATE t.lines SET order_id = 1, line = 9 WHERE order_id = 2 AND line = 1', 'UPDATE t.lines SET order_id = 3, line = 9 WHERE order_id = 1 AND line = 1',
 	'UPDATE t.orders SET id = 9 WHERE id = 1', 'UPDATE t.orders SET id = 1 WHERE id = 1']) WITH ORDINALITY u(stmt, i) ORDER BY i;
 SELECT t.content() = :'before' AS unchanged, t.fingerprint() = :'locks' AS locks_unchanged;
--- both keys, by one owner
+-- both keys needed, from one owner
 SELECT t.with_keys(keys, 'UPDATE t.lines SET order_id = 4, line = 9 WHERE order_id = 3 AND line = 1') AS answer, keys FROM unnest(ARRAY['3', '4', '34']) k, LATERAL (SELECT array_agg('order:' || c) FROM regexp_split_to_table(k, '') c) a(keys);
--- and not undone
+-- writes that are kept
 SET atomic_lock.owner = 'alice-1';
 UPDATE t.orders SET total = 100 WHERE id = 1 RETURNING *;
 DELETE FROM t.lines WHERE order_id = 1 AND line = 2 RETURNING *;
@@ -43,7 +41,7 @@ SELECT lock_release('order:1');
 SELECT t.code('UPDATE t.orders SET total = 1 WHERE id = 1') AS released;
 RESET atomic_lock.owner;
 
--- Many rows, whose leases lie one after the other: each is looked at
+-- Many rows whose leases are adjacent in the table: each is checked
 CREATE TABLE t.many (id int PRIMARY KEY, n int);
 INSERT INTO t.many SELECT i, 0 FROM generate_series(1, 6) i;
 SELECT lock_protect('t.many', 'many:{id}');
@@ -58,7 +56,7 @@ SELECT t.as('many-1', 'UPDATE t.many SET n = 1') AS one_is_anothers;
 SELECT lock_release_all('many-1'), lock_release_all('many-2');
 DROP TABLE t.many;
 
--- In words
+-- The text of refusals
 CREATE FUNCTION t.situation(k text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_release_all(o) FROM unnest(ARRAY['secret-1', 'secret-2', 'secret-3']) o;
@@ -89,7 +87,7 @@ END
 $$;
 SELECT situation, answer FROM t.told ORDER BY id;
 SELECT count(*) AS owner_shown FROM t.told WHERE answer ~ 'secret';
--- what was shared, converted
+-- a shared lease, converted
 SELECT t.situation('shared') \g /dev/null
 SELECT t.as('secret-1', 'UPDATE t.orders SET total = 1 WHERE id = 4') AS shared, (lock_convert('order:4', 'secret-1')).mode, t.as('secret-1', 'UPDATE t.orders SET total = 1 WHERE id = 4') AS converted;
 SELECT lock_release('order:4', 'secret-1');
@@ -108,16 +106,16 @@ SELECT t.as('bob-1', stmt) AS bob, t.as('alice-1', stmt) AS alice, stmt FROM unn
 	'MERGE INTO t.orders o USING (VALUES (2)) v (id) ON o.id = v.id WHEN MATCHED THEN DO NOTHING', 'MERGE INTO t.orders o USING (VALUES (8)) v (id) ON o.id = v.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (v.id)',
 	'INSERT INTO t.orders VALUES (2) ON CONFLICT (id) DO UPDATE SET total = 1', 'INSERT INTO t.orders VALUES (2) ON CONFLICT DO NOTHING', 'INSERT INTO t.orders VALUES (8, ''order 2'') ON CONFLICT (name) DO UPDATE SET total = 1', 'INSERT INTO t.orders VALUES (2) ON CONFLICT (id) DO UPDATE SET total = 1 WHERE false',
 	'DO $x$ DECLARE c CURSOR FOR SELECT * FROM t.orders WHERE id = 2 FOR UPDATE; BEGIN OPEN c; MOVE c; UPDATE t.orders SET total = 1 WHERE CURRENT OF c; END $x$',
--- foreign keys that do it: the guard of the lines
+-- foreign key actions: the guard of the lines applies
 	'DELETE FROM t.orders WHERE id = 2', 'UPDATE t.orders SET id = 12 WHERE id = 2']) WITH ORDINALITY u(stmt, i) ORDER BY i;
 SELECT t.with_keys('{order:3,order:13}', 'UPDATE t.orders SET id = 13 WHERE id = 3') AS cascaded;
 
--- The lines are guarded where the orders are not.
+-- The lines are guarded although the orders are not.
 SELECT lock_unprotect('t.orders');
 SELECT t.as('bob-1', stmt) AS bob, t.as('alice-1', stmt) AS alice, stmt FROM unnest(ARRAY[
 	'UPDATE t.orders SET total = 1 WHERE id = 2', 'DELETE FROM t.orders WHERE id = 2', 'UPDATE t.orders SET id = 12 WHERE id = 2', 'DELETE FROM t.orders WHERE id IN (2, 3)', 'UPDATE t.orders SET id = id']) WITH ORDINALITY u(stmt, i) ORDER BY i;
 SELECT t.with_keys('{order:3,order:13}', 'UPDATE t.orders SET id = 13 WHERE id = 3') AS both_keys;
--- set to null, or to a default that has a key
+-- SET NULL, and SET DEFAULT to another key
 CREATE TABLE t.notes (id int PRIMARY KEY, order_id int REFERENCES t.orders ON DELETE SET NULL ON UPDATE NO ACTION);
 CREATE TABLE t.marks (id int PRIMARY KEY, order_id int DEFAULT 4 REFERENCES t.orders ON DELETE SET DEFAULT);
 INSERT INTO t.orders VALUES (10), (11);
@@ -129,7 +127,7 @@ SELECT lock_unprotect('t.notes');
 SELECT t.as(NULL, 'DELETE FROM t.orders WHERE id = 10') AS set_null;
 DROP TABLE t.notes, t.marks;
 
--- INSERT, where events names it: the proposed row, too
+-- INSERT, if the events include it: the proposed row is checked, too
 SELECT lock_protect('t.orders', 'order:{id}', '{insert,update,delete}');
 SELECT t.with_keys(keys, stmt) AS answer, keys, stmt FROM (VALUES
 	('{order:9}'::text[], 'INSERT INTO t.orders VALUES (9)'), ('{order:8}', 'INSERT INTO t.orders VALUES (9)'), ('{order:8,order:9}', 'INSERT INTO t.orders SELECT i FROM generate_series(8, 9) i'), ('{order:8}', 'INSERT INTO t.orders SELECT i FROM generate_series(8, 9) i'),
@@ -166,7 +164,8 @@ SELECT * FROM t.events();
 SELECT lock_protect('t.orders', 'order:{id}', '{delete}');
 SELECT * FROM t.events();
 
--- TRUNCATE removes rows that nobody has asked for, so not at all; directly, by CASCADE, with others.
+-- TRUNCATE removes rows of any key, so it is always refused: directly, by CASCADE, with other
+-- tables.
 SELECT t.told('alice-1', 'TRUNCATE t.lines');
 SELECT t.as('alice-1', stmt) AS answer, stmt FROM unnest(ARRAY['TRUNCATE t.orders CASCADE', 'TRUNCATE t.orders, t.lines', 'TRUNCATE ONLY t.lines RESTART IDENTITY']) stmt;
 SELECT lock_unprotect('t.orders');

@@ -3,23 +3,22 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/guarded.sql'
 \i :setup
+-- lock_protect, lock_guards: guards of tables that change
 --
--- lock_protect, lock_guards: what becomes of a guard when its table changes
+-- Properties: a guard follows every change of its table, or it refuses the next write and
+-- lock_guards says why. A guard is just its triggers, so it goes wherever triggers go.
+-- Partitions and children have their parent's guard. DROP EXTENSION leaves the tables as they
+-- are.
 --
--- Properties: what happens to the table later the guard follows, or it refuses the
--- next write and lock_guards says why.  A guard is a trigger, so it goes where
--- triggers go, and is what it is by nothing else.  Partitions and children have their
--- parent's.  DROP EXTENSION leaves the tables as they are.
---
--- Turns red when: a write gets by for the reason that the guard is broken; a partition
--- or child that is there has none; lock_guards shows no problem where there is one.
+-- Turns red when: a write passes because the guard is broken; an existing partition or child
+-- has no guard; lock_guards shows no problem where there is one.
 CREATE FOREIGN DATA WRAPPER regress_al_fdw;
 CREATE SERVER regress_al_server FOREIGN DATA WRAPPER regress_al_fdw;
 CREATE TABLE t.part (id int PRIMARY KEY, name text) PARTITION BY RANGE (id);
 SELECT lock_protect('t.orders', 'order:{id}');
 
 --
--- What happens to the table later
+-- Later changes of the table
 --
 CREATE FUNCTION t.now_says(VARIADIC keys text[]) RETURNS TABLE (key text, answer text) LANGUAGE sql AS $$
 	SELECT k, split_part(t.with_key(k, 'UPDATE ' || (SELECT relation FROM lock_guards WHERE relation::text ~ 'order') || ' SET rest = 1'), E'\n', 1) FROM unnest(keys) k
@@ -29,7 +28,7 @@ SET atomic_lock.enforce_guards = off;
 DELETE FROM t.orders WHERE id = 2;
 RESET atomic_lock.enforce_guards;
 SELECT * FROM t.now_says('order:1', 'order:2');
--- the table and its schema have other names
+-- the table and its schema are renamed
 ALTER TABLE t.orders RENAME TO "Ordêrs 'x"";--";
 CREATE SCHEMA "S p";
 ALTER TABLE t."Ordêrs 'x"";--" SET SCHEMA "S p";
@@ -41,7 +40,8 @@ SELECT lock_unprotect($$"S'q"."Ordêrs 'x"";--"$$), lock_protect($$"S'q"."Ordêr
 ALTER TABLE "S'q"."Ordêrs 'x"";--" SET SCHEMA t;
 ALTER TABLE t."Ordêrs 'x"";--" RENAME TO orders;
 DROP SCHEMA "S'q";
--- a column of the template is renamed: nothing is written until it is said anew
+-- a column of the template is renamed: all writes are refused until lock_protect is called
+-- again
 ALTER TABLE t.orders RENAME id TO order_id;
 SELECT t.as(NULL, 'UPDATE t.orders SET rest = 1') AS no_owner, t.with_key('order:1', 'UPDATE t.orders SET rest = 1') AS former_key, t.code('DELETE FROM t.orders') AS delete, t.code('UPDATE t.orders SET rest = 1 WHERE false') AS no_row;
 SELECT relation, key_template, problem FROM lock_guards;
@@ -52,7 +52,7 @@ SELECT * FROM t.now_says('order:1', 'order:2');
 ALTER TABLE t.orders RENAME order_id TO former;
 ALTER TABLE t.orders RENAME name TO order_id;
 SELECT * FROM t.now_says('order:1', 'order:one');
--- dropped; there again; of another type; behind a dropped one
+-- dropped; added again; changed to another type; behind a dropped column
 SELECT lock_protect('t.orders', 'order:{rest}');
 ALTER TABLE t.orders DROP rest;
 SELECT t.as(NULL, 'DELETE FROM t.orders'), problem FROM lock_guards;
@@ -62,17 +62,17 @@ ALTER TABLE t.orders ALTER rest TYPE text USING 'r' || rest;
 SELECT split_part(t.with_key('order:r5', 'DELETE FROM t.orders'), E'\n', 1) AS other_type, split_part(t.with_key('order:5', 'DELETE FROM t.orders'), E'\n', 1) AS former_key;
 ALTER TABLE t.orders DROP former;
 SELECT split_part(t.with_key('order:r5', 'DELETE FROM t.orders'), E'\n', 1) AS behind_a_dropped_one;
--- generated: nothing that a BEFORE trigger could see
+-- generated columns: a BEFORE trigger does not see their values
 ALTER TABLE t.orders DROP rest;
 ALTER TABLE t.orders ADD base int DEFAULT 1, ADD rest int GENERATED ALWAYS AS (base) STORED;
 SELECT t.as(NULL, 'DELETE FROM t.orders') AS answer, problem FROM lock_guards;
 ALTER TABLE t.orders ALTER rest DROP EXPRESSION;
 SELECT split_part(t.with_key('order:1', 'DELETE FROM t.orders'), E'\n', 1) AS no_more, problem FROM lock_guards;
--- rewritten, clustered, given to another tablespace
+-- rewritten, clustered, moved to another tablespace
 VACUUM FULL t.orders;
 SELECT split_part(t.with_key('order:1', 'DELETE FROM t.orders'), E'\n', 1) AS after_vacuum_full, split_part(t.with_key('order:2', 'DELETE FROM t.orders'), E'\n', 1) AS refused;
 
--- How it is enabled
+-- States of the trigger
 CREATE FUNCTION t.enabled() RETURNS TABLE (row_trigger text, triggers text, state text) LANGUAGE plpgsql AS $$
 DECLARE
 	e	text;
@@ -87,12 +87,13 @@ BEGIN
 END
 $$;
 SELECT * FROM t.enabled();
--- protected anew, it is enabled
+-- lock_protect enables it again
 ALTER TABLE t.orders DISABLE TRIGGER ALL;
 SELECT lock_protect('t.orders', 'all');
 SELECT state, t.code('DELETE FROM t.orders') AS delete, t.code('TRUNCATE t.orders') AS truncate FROM lock_guards;
 
--- The trigger is all there is: what pg_dump makes of it is the guard again, and a table made alike has none.
+-- The trigger is all there is: pg_dump's definition of it restores the guard, and LIKE copies
+-- none.
 SELECT lock_protect('t.orders', E'it''s {rest}\\ {{ \u2603', '{insert,delete}');
 CREATE TABLE t.definitions AS SELECT pg_get_triggerdef(oid) AS def FROM pg_trigger WHERE tgrelid = 't.orders'::regclass AND tgname LIKE '~%';
 SELECT lock_unprotect('t.orders');
@@ -109,14 +110,14 @@ END
 $$;
 SELECT relation, key_template, events, state, problem FROM lock_guards;
 SELECT split_part(t.with_key(E'it''s 1\\ { \u2603', 'DELETE FROM t.orders'), E'\n', 1) AS mine, t.code('DELETE FROM t.orders') AS delete, t.code('TRUNCATE t.orders') AS truncate, t.code('UPDATE t.orders SET rest = 2') AS update;
--- renamed, it is one still
+-- a renamed trigger still is the guard
 ALTER TRIGGER "~atomic_lock_guard" ON t.orders RENAME TO "~~";
 SELECT key_template, t.code('DELETE FROM t.orders') AS delete FROM lock_guards;
 ALTER TRIGGER "~~" ON t.orders RENAME TO "~atomic_lock_guard";
 SELECT lock_unprotect('t.orders');
 SELECT count(*) FROM lock_guards;
 
--- Triggers that are made by hand of the function, and calls of it
+-- Triggers created by hand with the guard's function, and direct calls of the function
 SELECT t.raises('SELECT lock_guard()');
 CREATE FUNCTION t.by_hand(def text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -147,21 +148,21 @@ CREATE TABLE t.part_2 PARTITION OF t.part FOR VALUES FROM (10) TO (20) PARTITION
 CREATE TABLE t.part_2_1 PARTITION OF t.part_2 FOR VALUES FROM (10) TO (15);
 SELECT lock_protect('t.part', 'part:{id}');
 SELECT relation, key_template, events, state, parent, problem FROM lock_guards ORDER BY relation::text COLLATE "C";
--- the partition's own is the parent's
+-- a partition's guard belongs to the parent
 SELECT r, t.raises(format('SELECT lock_protect(%L, ''x'')', r)) AS protect, t.code(format('SELECT lock_unprotect(%L)', r)) AS unprotect FROM unnest(ARRAY['t.part_1', 't.part_2', 't.part_2_1']) r;
 SELECT t.raises('SELECT lock_unprotect(''t.part_1'')');
--- a new one, and one that comes with its rows
+-- a new partition, and one attached with its rows
 CREATE TABLE t.part_3 PARTITION OF t.part FOR VALUES FROM (20) TO (30);
 CREATE TABLE t.part_4 (name text, id int NOT NULL);
 INSERT INTO t.part_4 VALUES ('x', 35);
 ALTER TABLE t.part ATTACH PARTITION t.part_4 FOR VALUES FROM (30) TO (40);
 SELECT relation, key_template, parent FROM lock_guards ORDER BY relation::text COLLATE "C";
 SELECT t.with_key('part:35', 'DELETE FROM t.part_4') AS mine, t.code('DELETE FROM t.part_4') AS nobody;
--- again, for what new ones lack
+-- calling lock_protect again adds what new partitions lack
 SELECT lock_protect('t.part', 'p{id}', '{delete}');
 SELECT r, t.code('TRUNCATE ' || r) AS truncate FROM unnest(ARRAY['t.part_1', 't.part_2', 't.part_2_1', 't.part_3', 't.part_4']) r;
 SELECT relation, key_template, events, parent FROM lock_guards ORDER BY relation::text COLLATE "C";
--- detached it has none, and may be given one of its own; with that it cannot come back unnoticed
+-- a detached partition has no guard, and may get its own; then it cannot be attached unnoticed
 ALTER TABLE t.part DETACH PARTITION t.part_4;
 SELECT t.code('DELETE FROM t.part_4') AS delete;
 SELECT relation FROM lock_guards WHERE relation = 't.part_4'::regclass;
@@ -173,7 +174,7 @@ SELECT lock_unprotect('t.part_4');
 SELECT t.code('TRUNCATE t.part_4') AS truncate;
 ALTER TABLE t.part ATTACH PARTITION t.part_4 FOR VALUES FROM (30) TO (40);
 SELECT t.with_key('p35', 'DELETE FROM t.part_4') AS mine, t.code('DELETE FROM t.part_4') AS nobody;
--- a partition alone, of a table that is not guarded
+-- the guard of one partition only
 SELECT lock_unprotect('t.part');
 SELECT count(*) FROM lock_guards;
 SELECT sum(n) AS left_over FROM unnest(ARRAY['t.part', 't.part_1', 't.part_2', 't.part_2_1', 't.part_3', 't.part_4']) r, LATERAL (SELECT count(*) AS n FROM t.triggers(r::regclass)) c;
@@ -181,13 +182,13 @@ SELECT lock_protect('t.part_2', 'two:{id}');
 INSERT INTO t.part VALUES (1), (12);
 SELECT t.with_key('two:12', 'UPDATE t.part SET name = ''x''') AS mine, t.code('UPDATE t.part SET name = ''x''') AS nobody, t.code('UPDATE t.part_1 SET name = ''x''') AS another_partition, t.code('TRUNCATE t.part') AS truncate;
 SELECT relation, parent FROM lock_guards ORDER BY relation::text COLLATE "C";
--- then all of them: it has the guard of its parent, and no other
+-- then a guard on the parent: it replaces the partition's own
 SELECT lock_protect('t.part', 'part:{id}');
 SELECT relation, key_template, parent FROM lock_guards ORDER BY relation::text COLLATE "C";
 SELECT tgname FROM t.triggers('t.part_2_1');
 SELECT lock_unprotect('t.part');
 SELECT sum(n) AS left_over FROM unnest(ARRAY['t.part', 't.part_1', 't.part_2', 't.part_2_1']) r, LATERAL (SELECT count(*) AS n FROM t.triggers(r::regclass)) c;
--- a partition whose rows are elsewhere
+-- a foreign partition
 CREATE TABLE t.far (id int) PARTITION BY RANGE (id);
 CREATE FOREIGN TABLE t.far_1 PARTITION OF t.far FOR VALUES FROM (0) TO (10) SERVER regress_al_server;
 SELECT t.raises('SELECT lock_protect(''t.far'', ''far:{id}'')');
@@ -200,13 +201,13 @@ CREATE TABLE t.child (x int) INHERITS (t.parent);
 CREATE TABLE t.grandchild () INHERITS (t.child);
 SELECT lock_protect('t.parent', 'i{id}');
 SELECT relation, key_template, events, state, parent, problem FROM lock_guards ORDER BY relation::text COLLATE "C";
--- one of them goes by another key; the parent's replaces it
+-- one child has another template; the parent's replaces it
 SELECT lock_protect('t.child', 'c{id}');
 SELECT relation, key_template FROM lock_guards ORDER BY relation::text COLLATE "C";
 CREATE TABLE t.child_2 () INHERITS (t.parent);
 SELECT lock_protect('t.parent', 'j{id}');
 SELECT relation, key_template FROM lock_guards ORDER BY relation::text COLLATE "C";
--- a child's column is not the parent's
+-- a column of the child alone is not the parent's
 SELECT t.state(t.raises($$SELECT lock_protect('t.parent', '{x}')$$)) AS parent, t.state(t.raises($$SELECT lock_protect('t.child', '{x}')$$)) AS child;
 SELECT lock_unprotect('t.child_2');
 SELECT lock_unprotect('t.parent');
@@ -224,7 +225,7 @@ UPDATE t.parent SET id = 2 RETURNING id;
 SELECT sum(n) AS left_over FROM unnest(ARRAY['t.part', 't.part_1', 't.parent', 't.child']) r, LATERAL (SELECT count(*) AS n FROM t.triggers(r::regclass)) c;
 CREATE EXTENSION atomic_lock;
 SELECT count(*) FROM lock_guards;
--- a guard goes with its table
+-- a guard is dropped with its table
 SELECT lock_protect('t.parent', 'i{id}');
 DROP TABLE t.parent CASCADE;
 SELECT count(*) FROM lock_guards;

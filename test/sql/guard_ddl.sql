@@ -3,18 +3,15 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/guarded.sql'
 \i :setup
+-- lock_protect, lock_unprotect, lock_guards: installing and listing guards
 --
--- lock_protect, lock_unprotect, lock_guards: installing guards and looking at them
+-- Properties: lock_protect refuses a template that could never work, and a relation that is no
+-- table of the caller's. Guards are replaced and removed within the calling transaction.
 --
--- Properties: a template that could never work is refused when it is installed, and
--- so is what is no table of the caller's.  A guard is replaced and removed in the
--- transaction that asks for it.
+-- Turns red when: a template is accepted that yields no key; a role can guard the table of
+-- another; a replaced or removed guard is still in force.
 --
--- Turns red when: a template is let through that no key can come from; somebody
--- guards a table of another role; what was replaced or removed is still in force.
---
--- What happens to guarded tables later is in guard_changes, and what a guard refuses in
--- guard.
+-- guard_changes tests changes of guarded tables, and guard tests refusals.
 
 --
 -- Installed, replaced, removed
@@ -23,14 +20,14 @@ SELECT count(*) FROM lock_guards;
 SELECT lock_protect('t.orders', 'order:{id}');
 SELECT * FROM t.triggers('t.orders');
 SELECT * FROM lock_guards;
--- again: another template, other events, one guard; the plan of who wrote before knows
+-- again: another template and other events replace the guard, also for an existing plan
 PREPARE w AS UPDATE t.orders SET name = 'x' WHERE id = 1;
 SELECT t.with_key('order:1', 'EXECUTE w') AS by_id, t.with_key('n:one', 'EXECUTE w') ~ '^LK006' AS by_name;
 SELECT lock_protect('t.orders', 'n:{name}', '{insert,update,delete}');
 SELECT t.with_key('order:1', 'EXECUTE w') ~ '^LK006' AS by_id, t.with_key('n:one', 'UPDATE t.orders SET "Odd ""Col" = 1 WHERE id = 1') AS by_name;
 SELECT relation, key_template, events, state, parent, problem FROM lock_guards;
 SELECT tgname FROM t.triggers('t.orders');
--- events are a set, of any case and order; the default is both
+-- events are a set, in any case and order; the default is update and delete
 CREATE FUNCTION t.events(e text[]) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_protect('t.orders', 'order:{id}', e);
@@ -42,13 +39,13 @@ SELECT lock_protect(relation => 't.orders', key_template => 'order:{id}', events
 SELECT events FROM lock_guards;
 SELECT lock_protect('t.orders', 'order:{id}');
 SELECT events FROM lock_guards;
--- removed, once
+-- removed once
 SELECT lock_unprotect('t.orders');
 SELECT t.as(NULL, 'UPDATE t.orders SET name = ''x'''), t.as(NULL, 'TRUNCATE t.orders');
 SELECT count(*) FROM lock_guards;
 SELECT count(*) FROM t.triggers('t.orders');
 SELECT t.raises($$SELECT lock_unprotect('t.orders')$$);
--- in a transaction that is rolled back, or to a savepoint
+-- in a transaction or savepoint that is rolled back
 BEGIN;
 SELECT lock_protect('t.orders', 'order:{id}');
 SELECT t.as(NULL, 'EXECUTE w') ~ '^LK006' AS refused;
@@ -73,9 +70,9 @@ SELECT a, t.raises('SELECT lock_unprotect(' || a || ')') AS answer FROM unnest(A
 -- templates
 SELECT x AS template, t.raises(format('SELECT lock_protect(''t.orders'', %L)', x)) AS answer FROM unnest(ARRAY['', 'a{', 'a{id', 'a{}', '{{{', 'a{{{id', '{ }', '{nothing}', '{ID}', '{ id}', '{id }', '{id}{nothing}', '{ctid}', '{tableoid}', '{xmin}', '{twice}', '{id}{twice}', E'a\nb{no\nthing}', '{Odd "Col}', '{"Odd ""Col"}']) WITH ORDINALITY u(x, i) ORDER BY i;
 SELECT t.code($$SELECT lock_protect('t.orders', repeat('x', 1024))$$) AS longest, t.code($$SELECT lock_protect('t.orders', repeat('x', 1025))$$) AS longer, t.code($$SELECT lock_protect('t.orders', 'ä' || repeat('x', 1023))$$) AS bytes_not_characters;
--- what is wrong is said in short
+-- errors quote a long argument in short form
 SELECT length(t.raises($$SELECT lock_protect('t.orders', repeat('x', 1000000))$$)) < 500 AS text, length(t.raises($$SELECT lock_protect('t.orders', '{' || repeat('x', 1000000) || '}')$$)) < 500 AS name;
--- and what they make
+-- the keys of valid templates
 CREATE FUNCTION t.key_of(template text, key text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_protect('t.orders', template);
@@ -84,7 +81,7 @@ END
 $$;
 SELECT template, key, t.key_of(template, key) AS answer FROM (VALUES ('{id}', '1'), ('{id}{id}', '11'), ('{{id}}', '{id}'), ('{{{id}}}', '{1}'), ('{{{{{id}', '{{1'), ('a}b{id}c}', 'a}b1c}'), ('a}}b{id}}}', 'a}b1}'), ('}', '}'), ('{{', '{'), ('}}}', '}}'),
 	('{Odd "Col}', '7'), ('%s{id}%n\', '%s1%n\'), ('ä☃{name}', 'ä☃one'), ('''"$$', '''"$$'), (' {id} ', ' 1 '), ('{name}:{id}', 'one:1')) v (template, key);
--- what is no table of one's own
+-- relations that are no table, or not the caller's
 CREATE VIEW t.view AS SELECT * FROM t.orders;
 CREATE MATERIALIZED VIEW t.matview AS SELECT * FROM t.orders;
 CREATE SEQUENCE t.sequence;
@@ -109,7 +106,7 @@ DROP TABLE scratch, t.unlogged;
 SELECT relation FROM lock_guards;
 
 --
--- Who may
+-- Privileges
 --
 DROP ROLE IF EXISTS regress_al_dba, regress_al_owner, regress_al_user, regress_al_monitor;
 CREATE ROLE regress_al_dba;
@@ -121,7 +118,7 @@ CREATE TABLE t.owned (id int);
 ALTER TABLE t.owned OWNER TO regress_al_owner;
 INSERT INTO t.owned VALUES (1);
 GRANT ALL ON t.owned TO regress_al_user;
--- both the level and the table
+-- both the access level and ownership of the table are needed
 CREATE FUNCTION t.who() RETURNS TABLE (role name, protect text, unprotect text, guards text) LANGUAGE sql AS $$
 	SELECT current_user, t.raises('SELECT lock_protect(''t.owned'', ''own:{id}'')'), t.raises('SELECT lock_unprotect(''t.owned'')'), t.code('SELECT * FROM lock_guards')
 $$;
@@ -142,19 +139,19 @@ SET ROLE regress_al_monitor;
 SELECT relation, key_template, events, state, parent, problem FROM lock_guards ORDER BY relation::text COLLATE "C";
 SELECT t.code('INSERT INTO lock_guards DEFAULT VALUES') AS insert, t.code('DELETE FROM lock_guards') AS delete;
 RESET ROLE;
--- the owner of the table can always take a trigger away by himself
+-- the owner of the table can always disable or drop the trigger,
 SET ROLE regress_al_owner;
 SELECT t.as(NULL, 'DELETE FROM t.owned') ~ '^LK006' AS refused, t.as(NULL, 'ALTER TABLE t.owned DISABLE TRIGGER USER; DELETE FROM t.owned') AS disabled, t.as(NULL, 'DROP TRIGGER "~atomic_lock_guard" ON t.owned; DELETE FROM t.owned') AS dropped, t.code('SELECT lock_unprotect(''t.owned'')') AS unprotect;
--- but make none that is ours
+-- but cannot create one with our function
 SELECT t.code('CREATE TRIGGER mine BEFORE UPDATE ON t.owned FOR EACH ROW EXECUTE FUNCTION public.lock_guard(''x'')');
 RESET ROLE;
--- a superuser, and after the level is taken away
+-- a superuser, and a role whose level was revoked
 SELECT lock_unprotect('t.owned'), lock_protect('t.owned', 'own:{id}');
 SELECT lock_revoke_access('regress_al_dba', 'admin');
 SET ROLE regress_al_dba;
 SELECT t.code('SELECT lock_unprotect(''t.owned'')') AS unprotect;
 RESET ROLE;
--- a child that is another's
+-- a child that belongs to another role
 CREATE TABLE t.owned_child () INHERITS (t.owned);
 SELECT lock_protect('t.owned', 'own:{id}');
 GRANT regress_al_owner TO regress_al_dba;

@@ -3,18 +3,15 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/orders.sql'
 \i :setup
---
 -- The guard of lock_protect: a write pins the holding that covers it
 --
--- Properties: a write that is let through pins the holding to the end of the
--- transaction, or of the savepoint.  While it is pinned, further writes are let
--- through although the lease has run out.  If the transaction releases, converts or
--- passes on the lease, its next write follows that.  A prepared transaction keeps the
--- pin.  Each key counts once among the claims.
+-- Properties: a write that passes pins the holding to the end of the transaction or savepoint.
+-- While the pin lasts, further writes pass although the lease has expired. If the transaction
+-- releases, converts or transfers the lease, its next write is judged by that. A prepared
+-- transaction keeps the pin. Each key counts once among the claims.
 --
--- Turns red when: a lease that ran out, and is not pinned, covers a write; a pin
--- outlives its savepoint; a pin of a shared holding covers a write; another owner uses
--- the pin.
+-- Turns red when: an expired lease without a pin covers a write; a pin outlives its savepoint;
+-- the pin of a shared holding covers a write; another owner uses the pin.
 DELETE FROM t.lines WHERE order_id = 1 AND line = 2;
 SELECT lock_protect('t.lines', 'order:{order_id}');
 
@@ -30,7 +27,7 @@ UPDATE t.lines SET text = 'late, but pinned' WHERE order_id = 1 RETURNING *;
 COMMIT;
 SELECT text, t.code('UPDATE t.lines SET text = ''too late'' WHERE order_id = 1') AS next_transaction FROM t.lines WHERE order_id = 1;
 SELECT status FROM lock_acquire('order:1', '1 hour', holder => 'Alice');
--- gone with the savepoint
+-- ended by rolling back the savepoint
 BEGIN;
 SAVEPOINT a;
 UPDATE t.lines SET text = 'undone' WHERE order_id = 1;
@@ -39,7 +36,7 @@ SELECT claims FROM t.left_open();
 SELECT t.run_out('order:1', 'alice-1');
 SELECT t.code('UPDATE t.lines SET text = ''x'' WHERE order_id = 1');
 ROLLBACK;
--- kept when that is released; one of lock_assert serves as well
+-- kept when the savepoint is released; a pin of lock_assert serves as well
 BEGIN;
 SAVEPOINT a;
 SELECT lock_assert('order:1') > 0 AS pinned;
@@ -47,14 +44,14 @@ RELEASE a;
 SELECT t.run_out('order:1', 'alice-1');
 SELECT t.code('UPDATE t.lines SET text = ''x'' WHERE order_id = 1');
 ROLLBACK;
--- a pin of a holding that is shared does not
+-- the pin of a shared holding does not
 SELECT mode FROM lock_convert('order:1', mode => 'shared');
 BEGIN;
 SELECT lock_assert('order:1') > 0 AS pinned, t.code('UPDATE t.lines SET text = ''x'' WHERE order_id = 1') AS shared, (lock_convert('order:1')).mode, t.code('UPDATE t.lines SET text = ''x'' WHERE order_id = 1') AS converted;
 SELECT mode, t.code('UPDATE t.lines SET text = ''x'' WHERE order_id = 1') AS converted_back FROM lock_convert('order:1', mode => 'shared');
 ROLLBACK;
 SELECT mode FROM lock_convert('order:1');
--- what the transaction itself does with the lease; it is not another owner's
+-- the transaction itself ends or transfers the lease; the pin serves no other owner
 BEGIN;
 UPDATE t.lines SET text = 'written' WHERE order_id = 1;
 SAVEPOINT a;
@@ -72,7 +69,7 @@ SELECT lock_release('order:1'), text FROM t.lines WHERE order_id = 1;
 COMMIT;
 SELECT text FROM t.lines WHERE order_id = 1;
 RESET atomic_lock.owner;
--- A prepared transaction keeps it.
+-- A prepared transaction keeps the pin.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
 SELECT status FROM lock_acquire('order:1', '1 hour', 'alice-1', holder => 'Alice');
@@ -87,12 +84,12 @@ SELECT status, (SELECT text FROM t.lines WHERE order_id = 1), lock_release('orde
 \else
 \echo max_prepared_transactions is 0
 \endif
--- The lifetimes of the session and of the transaction cover as a lease does.
+-- Holdings with lifetime session or transaction cover writes as leases do.
 BEGIN;
 SELECT l, (lock_acquire('order:1', owner => 'alice-1', lifetime => l)).status, t.as('alice-1', 'UPDATE t.lines SET text = ''x'' WHERE order_id = 1') AS alice, t.as('bob-1', 'UPDATE t.lines SET text = ''x'' WHERE order_id = 1') AS bob, lock_release('order:1', 'alice-1')
 FROM unnest(ARRAY['session', 'transaction']) l;
 ROLLBACK;
--- Each key counts, once.
+-- Each key counts once.
 SET atomic_lock.max_claims_per_transaction = 2;
 BEGIN;
 SELECT status FROM lock_acquire('order:1', lifetime => 'transaction', owner => 'alice-1');

@@ -2,10 +2,16 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- lock_held and lock_heartbeat: an owner's holdings, and their renewal
 --
--- lock_held and lock_heartbeat
+-- Properties: lock_held lists all live holdings of one owner, of every lifetime, by key.
+-- lock_heartbeat extends those it can, and gives the status of each key that was asked for,
+-- such as lost or forced.
 --
--- What an owner has now, in the order of keys; not what is over, nor anybody else's.
+-- Turns red when: an ended holding or one of another owner is listed; one lost key makes the
+-- heartbeat of the others fail; a heartbeat writes without extending.
+--
+-- The owner's live holdings in the order of keys; none that has ended or is another owner's
 SELECT count(*) FROM unnest(ARRAY['b', 'a', 'ä', 'B', 'released', 'short', 'forced']) k, LATERAL lock_acquire(k, '10 min', 'alice-1', holder => 'Alice', meta => jsonb_build_object('k', k));
 SELECT status FROM lock_acquire('shared', '10 min', 'bob-1', 'shared');
 SELECT status FROM lock_acquire('shared', '20 min', 'alice-1', 'shared');
@@ -20,7 +26,7 @@ CREATE VIEW t.mine AS
 SELECT * FROM t.mine;
 SELECT * FROM lock_held('nobody');
 SELECT * FROM lock_held('ALICE-1');
--- what the setting names, and an owner that was generated
+-- by the owner in the setting, and by a generated owner
 SET atomic_lock.owner = 'bob-1';
 SELECT key, mode FROM lock_held();
 RESET atomic_lock.owner;
@@ -29,11 +35,11 @@ SELECT key, mode, lifetime FROM lock_held(:'owner');
 SELECT status FROM lock_convert('generated', :'owner', 'shared');
 SELECT status FROM lock_acquire('generated 2', '10 min', :'owner');
 SELECT key, mode, lifetime FROM lock_held(owner => :'owner');
--- a large meta, which is not in the row
+-- a large meta, which is stored outside of the row
 SELECT status FROM lock_acquire('large', '10 min', 'carol-1', meta => (SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 200) i));
 SELECT key, jsonb_array_length(meta) FROM lock_held('carol-1');
 
--- What the transaction holds without a row, and has done
+-- The transaction's own holdings without a row, and its own changes
 BEGIN;
 SELECT status FROM lock_acquire('tx', owner => 'alice-1', lifetime => 'transaction');
 SELECT lock_release('b', 'alice-1');
@@ -43,12 +49,12 @@ SELECT status FROM lock_acquire('later', '1 min', 'alice-1');
 SELECT key, lifetime, expires_at IS NULL AS no_end, ttl_remaining IS NULL AS none FROM lock_held('alice-1') WHERE key IN ('b', 'later', 'tx');
 ROLLBACK TO a;
 SELECT key, lifetime, expires_at IS NULL AS no_end, ttl_remaining IS NULL AS none FROM lock_held('alice-1') WHERE key IN ('b', 'later', 'tx');
--- a transaction's becomes a lease, and is one
+-- a holding with lifetime transaction becomes a lease, and is listed as one
 SELECT status FROM lock_acquire('tx', '10 min', 'alice-1');
 SELECT key, lifetime, expires_at IS NULL AS no_end FROM lock_held('alice-1') WHERE key = 'tx';
 COMMIT;
 SELECT lock_release('tx', 'alice-1');
--- whatever lock_is_held says yes to, and nothing else
+-- it agrees with lock_is_held on every key
 SELECT count(*) AS wrong FROM (SELECT key FROM app_lock UNION SELECT 'never') k LEFT JOIN lock_held('alice-1') h USING (key) WHERE lock_is_held(k.key, 'alice-1') IS DISTINCT FROM (h.key IS NOT NULL);
 
 -- Bad owners; read-only transactions; nothing is written.
@@ -62,7 +68,7 @@ COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 
 --
--- lock_heartbeat: what became of each key
+-- lock_heartbeat: the status of each key
 --
 CREATE FUNCTION t.beat(keys text[], o text, ttl interval DEFAULT NULL, OUT key text, OUT status text, OUT minutes numeric, OUT exact boolean) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT b.key, b.status, round(extract(epoch FROM b.ttl_remaining) / 60),
@@ -77,23 +83,23 @@ SELECT * FROM t.beat(NULL, :'owner', '30 min');
 -- stolen, and swept
 SELECT lock_steal('B', 'bob-1', 'Alice is ill') IS NOT NULL AS stolen, t.run_out('a', 'alice-1'), lock_sweep() > 0 AS swept;
 SELECT * FROM t.beat(ARRAY['a', 'B'], 'alice-1');
--- the setting; by name; each repeats its own length
+-- owner from the setting; arguments by name; each lease repeats its own ttl
 SET atomic_lock.owner = 'alice-1';
 SELECT key, status, round(extract(epoch FROM ttl_remaining) / 60) AS minutes FROM lock_heartbeat();
 SELECT key, status, round(extract(epoch FROM ttl_remaining) / 60) AS minutes FROM lock_heartbeat(ttl => '20 min', keys => '{shared}');
 RESET atomic_lock.owner;
--- what the transaction holds
+-- holdings with lifetime transaction
 BEGIN;
 SELECT status FROM lock_acquire('tx', owner => 'alice-1', lifetime => 'transaction');
 SELECT * FROM lock_heartbeat('{tx}', 'alice-1', '1 min');
 SELECT key, status FROM lock_heartbeat(NULL, 'alice-1');
 ROLLBACK;
--- nothing is left of its life: it is still held
+-- max_lifetime is used up: status held
 SET atomic_lock.max_lifetime = '1 h';
 SELECT status FROM lock_acquire('life', '1 h', 'dora-1');
 SELECT b.status, b.expires_at = s.expires_at AS until, b.ttl_remaining > '59 min' AS remaining FROM lock_heartbeat('{life}', 'dora-1', '1 h') b, lock_status('life') s;
 RESET atomic_lock.max_lifetime;
--- where nobody can know whose it is, it cannot be extended, and is not lost
+-- a holding whose owner is unknown, in a prepared transaction: not extended, and not lost
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
 BEGIN;
@@ -104,25 +110,25 @@ ROLLBACK PREPARED 'regress_al_held';
 \else
 \echo max_prepared_transactions is 0
 \endif
--- a heartbeat that has nothing to extend writes nothing
+-- a heartbeat that extends nothing writes nothing
 SELECT t.fingerprint() AS before \gset
 BEGIN;
 SELECT key, status, expires_at, ttl_remaining FROM lock_heartbeat('{never,a,B,forced}', 'alice-1');
 SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
--- undone with the transaction
+-- rolled back with the transaction
 SELECT expires_at AS until FROM lock_status('life') \gset
 BEGIN;
 SELECT key, status FROM lock_heartbeat('{life}', 'dora-1', '2 h');
 ROLLBACK;
 SELECT expires_at = :'until' AS undone FROM lock_status('life');
--- bad arguments, whatever there is to extend
+-- bad arguments are refused, whatever there is to extend
 SELECT a, split_part(t.raises('SELECT * FROM lock_heartbeat(' || a || ')'), E'\n', 1) AS answer
 FROM unnest(ARRAY['', 'NULL, NULL', '''{}'', ''o''', '''{x,NULL}'', ''o''', '''{{x},{y}}'', ''o''', '''{""}'', ''o''', 'ARRAY[repeat(''x'', 1025)], ''o''', 'ARRAY(SELECT i::text FROM generate_series(1, 1001) i), ''o''',
 	'''{x}''', '''{x}'', ''''', '''{x}'', repeat(''x'', 256)', '''{x}'', ''o'', ''0''', '''{x}'', ''o'', ''25 h''', '''{x}'', ''o'', ''1 month''', 'NULL, ''o'', ''0''', 'ARRAY(SELECT i::text FROM generate_series(1, 1000) i), ''o''']) WITH ORDINALITY u(a, i) ORDER BY i;
 
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
@@ -137,7 +143,7 @@ END
 $$;
 :at_every_level
 
--- Who may
+-- Privileges
 DROP ROLE IF EXISTS regress_al_user, regress_al_none;
 CREATE ROLE regress_al_user;
 CREATE ROLE regress_al_none;

@@ -2,31 +2,33 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- lock_history and lock_held_at: who held a key, from when to when
 --
--- Properties: where a policy asks for history, each fencing token of a key has a row, with
--- its mode, holder and role, from when it was granted until it ended, and what ended it,
--- however it ends; renewals and refusals write nothing, and what is rolled back never
--- was; what expired ended when it expired, whenever that is noticed; lock_held_at knows
--- all of it at each moment, the first one included and the last one not; a sweep deletes
--- what ended longer ago than atomic_lock.history_retention, and nothing else; no owner is
--- shown, only a digest.
+-- Properties:
+-- - Under a policy with history, each fencing token of a key has a row: mode, holder and role,
+--   when it was granted, when and why it ended, however it began and ended.
+-- - Renewals and refusals write nothing, and a rollback removes everything.
+-- - An expired lease ended when it expired, whenever that is noticed.
+-- - lock_held_at knows the holders at any moment, from the moment of the grant up to, but not
+--   including, the end.
+-- - A sweep deletes rows that ended longer ago than atomic_lock.history_retention, and no
+--   others.
+-- - Owners appear only as a digest.
 --
--- Turns red when: one way to begin or to end a holding is not written, or written twice;
--- an expiry is dated when it was noticed; somebody held a key after its end, or not at
--- its beginning; a row that goes on is swept.
+-- Turns red when: one way to begin or end a holding is not written, or written twice; an expiry
+-- has the time at which it was noticed; lock_held_at shows a holder after its end, or not at
+-- its beginning; the row of a present holding is swept.
 DROP ROLE IF EXISTS regress_al_a;
 CREATE ROLE regress_al_a;
 SELECT lock_grant_access('regress_al_a', 'user');
 CREATE TABLE t.orders (id int PRIMARY KEY);
 INSERT INTO t.orders VALUES (1);
 
--- Rows in the order of tokens.  "next" is whether the next one begins as this one ends.
+-- Rows in the order of tokens; "next" says whether the next row begins when this one ends.
 CREATE VIEW t.history AS
 	SELECT key, row_number() OVER w AS n, mode, holder, ended_by, ended_at > acquired_at AS lasted, lead(acquired_at) OVER w = ended_at AS next, encode(sha256(convert_to(lower(holder), 'UTF8')), 'hex') = owner_digest AS digest
 	FROM lock_history WINDOW w AS (PARTITION BY key ORDER BY fencing_token);
--- What a lock is called with: the holder is the owner with a capital letter.
+-- Acquires a key; the holder is the owner with a capital letter.
 CREATE FUNCTION t.take(k text, o text, mode text DEFAULT 'exclusive', lifetime text DEFAULT 'lease', ttl interval DEFAULT '1 h') RETURNS text LANGUAGE sql AS $$
 	SELECT status FROM lock_try_acquire(k, CASE WHEN lifetime = 'lease' THEN ttl END, o, mode, holder => initcap(o), lifetime => lifetime)
 $$;
@@ -35,14 +37,14 @@ CREATE FUNCTION t.tokens_match(k text) RETURNS boolean LANGUAGE sql AS $$
 $$;
 
 --
--- Only where a policy says so
+-- Only under a policy with history
 --
 SELECT lock_set_policy('h:', history => true), lock_set_policy('h:not', history => false), lock_set_policy('h:not:but', history => true);
 SELECT k, t.take(k, 'ann') FROM unnest(ARRAY['h:', 'h:1', 'h:not', 'h:not:1', 'h:not:but', 'H:', 'other']) k;
 SELECT key, mode, holder, role = current_user AS role, client_addr IS NOT DISTINCT FROM inet_client_addr() AS client_addr, application, acquired_at = (SELECT acquired_at FROM lock_status(h.key)) AS since, fencing_token = (SELECT fencing_token FROM lock_status(h.key)) AS token, ended_at, ended_by FROM lock_history h ORDER BY key COLLATE "C";
 SELECT lock_release_all('ann');
 SELECT key, ended_by FROM lock_history ORDER BY key COLLATE "C";
--- the session as it is when the grant is made
+-- the session's properties at the time of the grant
 SET application_name = 'first';
 SET ROLE regress_al_a;
 SELECT lock_acquire('h:session', '1 h', 'ann', holder => 'Ann') IS NOT NULL AS acquired;
@@ -55,14 +57,14 @@ SELECT t.take('h:session 2', 'ann');
 SELECT application = '' AS empty FROM lock_history WHERE key = 'h:session 2';
 
 --
--- What ends it
+-- Ends
 --
 SELECT t.take('h:released ' || v, 'ann', CASE WHEN v = 'shared' THEN 'shared' ELSE 'exclusive' END, CASE v WHEN 'session' THEN 'session' ELSE 'lease' END), v FROM unnest(ARRAY['one', 'try', 'all', 'shared', 'session']) v;
 SELECT lock_release('h:released one', 'ann'), lock_try_release('h:released try', 'ann'), lock_release('h:released shared', 'ann'), lock_release('h:released session', 'ann');
 SELECT lock_release_all('ann');
 SELECT key, n, mode, holder, ended_by, lasted, digest FROM t.history WHERE key ~ 'released' ORDER BY 1, 2;
 SELECT bool_and(h.ended_at = l.expires_at) AS when_it_was_released FROM lock_history h JOIN app_lock l USING (key) WHERE key ~ 'released';
--- expired: noticed by the next grant in its place, by a steal, by a sweep
+-- expired: noticed by the next grant, a steal, or a sweep
 SELECT t.take('h:expired ' || v, 'ann', CASE WHEN v ~ 'shared' THEN 'shared' ELSE 'exclusive' END, ttl => '2 ms') FROM unnest(ARRAY['taken', 'shared', 'shared taken', 'stolen', 'swept', 'shared swept']) v;
 SELECT t.expire('h:expired ' || v) FROM unnest(ARRAY['taken', 'shared', 'shared taken', 'stolen', 'swept', 'shared swept']) v;
 CREATE TABLE t.expired AS SELECT key, fencing_token, expires_at FROM app_lock WHERE key ~ 'expired';
@@ -87,7 +89,7 @@ SELECT k, t.tokens_match(k) FROM unnest(ARRAY['h:given', 'h:given shared', 'h:me
 SELECT t.take('h:converted', 'ann'), t.take('h:converted by acquire', 'ann', 'shared'), t.take('h:converted session', 'ann', 'shared', 'session');
 SELECT (lock_convert('h:converted', 'ann', 'shared')).mode, (lock_convert('h:converted', 'ann', 'shared')).mode AS again, (lock_convert('h:converted', 'ann')).mode, t.take('h:converted by acquire', 'ann'), (lock_convert('h:converted session', 'ann')).status, lock_release('h:converted', 'ann');
 SELECT * FROM t.history WHERE key ~ 'converted' ORDER BY key, n;
--- a transaction, and what ends such a holding before
+-- lifetime transaction, with all the ways to end such a holding early
 BEGIN;
 SELECT k, t.take('h:tx ' || k, 'ann', CASE WHEN k ~ 'shared' THEN 'shared' ELSE 'exclusive' END, 'transaction') FROM unnest(ARRAY['committed', 'committed shared', 'released', 'converted', 'given', 'given to share, shared', 'leased', 'forced', 'stolen', 'undone']) k;
 SELECT t.take('h:tx given to share, shared', 'ben', 'shared') AS share;
@@ -99,12 +101,12 @@ SELECT key, count(*) FROM lock_history WHERE key ~ 'h:tx' AND ended_at IS NULL G
 COMMIT;
 SELECT * FROM t.history WHERE key ~ 'h:tx' ORDER BY key, n;
 SELECT k, t.tokens_match('h:tx ' || k) FROM unnest(ARRAY['committed', 'given to share, shared', 'leased', 'stolen']) k;
--- under a policy of the same transaction
+-- under a policy set in the same transaction
 BEGIN;
 SELECT lock_set_policy('tx later', history => true), t.take('tx later', 'ann', lifetime => 'transaction');
 COMMIT;
 SELECT * FROM t.history WHERE key ~ '^tx' ORDER BY key, n;
--- a session
+-- lifetime session
 SELECT t.take('h:session end', 'ann', lifetime => 'session'), t.take('h:session end shared', 'ann', 'shared', 'session'), t.take('h:session end shared', 'ben', 'shared'), (lock_acquire('h:session expired', '2 ms', 'ann', holder => 'Ann', lifetime => 'session')).status, t.take('h:session leased', 'ann', lifetime => 'session'), t.take('h:session leased', 'ann') AS as_a_lease;
 SELECT t.expire('h:session expired');
 \c -
@@ -112,7 +114,7 @@ SET client_min_messages = warning;
 SELECT t.expire('h:session end'), t.expire('h:session end shared', 'ann');
 SELECT count(t.take(k, 'cid')) FROM unnest(ARRAY['h:session end', 'h:session end shared', 'h:session expired']) k;
 SELECT key, n, mode, holder, ended_by, lasted FROM t.history WHERE key ~ 'session (end|expired|leased)' ORDER BY key, n;
--- What acquire grants in sets, and to fetch
+-- Grants by sets, and by lock_fetch
 SELECT count(*) FROM lock_acquire_all(ARRAY['h:set 1', 'h:set 2', 'set 3'], '1 h', 'ann', holder => 'Ann');
 SELECT id FROM lock_fetch(NULL::t.orders, '1', '1 h', 'ann', key => 'h:fetched', holder => 'Ann');
 SELECT count(*) FROM lock_try_acquire_all(ARRAY['h:set 0', 'h:set 1'], '1 h', 'ben');
@@ -120,7 +122,7 @@ SELECT count(*) FROM lock_fetch(NULL::t.orders, '2', '1 h', 'ann', key => 'h:no 
 SELECT key, mode, holder, ended_by FROM t.history WHERE key ~ 'h:(set|fetched|no row)' ORDER BY key;
 
 --
--- What writes nothing: renewals, refusals, what is rolled back
+-- Nothing is written for renewals, refusals and rollbacks
 --
 SELECT t.take('h:quiet', 'ann'), t.take('h:quiet shared', 'ann', 'shared'), t.take('h:quiet session', 'ann', lifetime => 'session');
 CREATE FUNCTION t.history_is() RETURNS text LANGUAGE sql AS $$SELECT md5(string_agg(concat_ws(' ', h.ctid, h.xmin, h.xmax, h::text), E'\n' ORDER BY key, fencing_token)) FROM lock_history h$$;
@@ -142,7 +144,7 @@ SELECT (lock_transfer('h:partly', 'ann', 'cid', 'Cid')).status;
 COMMIT;
 SELECT * FROM t.history WHERE key = 'h:partly' ORDER BY n;
 SELECT t.tokens_match('h:partly');
--- in one statement
+-- several grants in one statement
 SELECT t.take('h:one', 'ann'), lock_release('h:one', 'ann'), t.take('h:one', 'ben'), (lock_convert('h:one', 'ben', 'shared')).mode, lock_release('h:one', 'ben');
 SELECT key, n, mode, holder, ended_by FROM t.history WHERE key = 'h:one' ORDER BY n;
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
@@ -182,7 +184,7 @@ SELECT name, (SELECT string_agg(concat_ws(' ', mode, holder, ended_by), ', ' ORD
 FROM (VALUES (1, '-infinity'::timestamptz, 'ever before'), (2, :'before', 'before'), (3, timestamptz :'a1' - interval '1 us', 'just before'), (4, :'a1', 'acquired'), (5, timestamptz :'a2' - interval '1 us', 'just before the transfer'), (6, :'a2', 'transferred'),
 	(7, timestamptz :'a3' - interval '1 us', 'just before the release'), (8, :'a3', 'released'), (9, timestamptz :'a4' - interval '1 us', 'in between'), (10, :'a4', 'shared'), (11, timestamptz :'a5' - interval '1 us', 'by one'), (12, :'a5', 'by two'), (13, timestamptz :'a6' - interval '1 us', 'still'), (14, :'a6', 'by the other'), (15, clock_timestamp(), 'now')) v (n, at, name) ORDER BY n;
 SELECT h.mode, h.fencing_token = s.fencing_token AS token, owner_digest = encode(sha256('dan'), 'hex') AS digest, h.holder, h.role = s.role AS role, client_addr IS NOT DISTINCT FROM inet_client_addr() AS client_addr, application, h.acquired_at = s.acquired_at AS since, ended_at, ended_by FROM lock_held_at('h:at', now()) h, lock_status('h:at') s;
--- An expiry is known at once, and is dated as it will be when it is noticed.
+-- An expiry is known at once, with the same time as when it is noticed later.
 SELECT acquired_at AS e1, expires_at AS e2 FROM lock_acquire('h:lapsed', '5 ms', 'ann', holder => 'Ann') \gset
 SELECT t.expire('h:lapsed');
 SELECT (SELECT concat_ws(' ', ended_at, ended_by, 'open') FROM lock_history WHERE key = 'h:lapsed') AS in_the_table, h.holder, h.ended_by, ended_at = :'e2' AS when FROM lock_held_at('h:lapsed', timestamptz :'e2' - interval '1 us') h;
@@ -190,16 +192,16 @@ SELECT (SELECT count(*) FROM lock_held_at('h:lapsed', :'e1')) AS first, (SELECT 
 SELECT t.take('h:lapsed', 'ben');
 SELECT (SELECT concat_ws(' ', ended_at = :'e2', ended_by) FROM lock_history WHERE key = 'h:lapsed' AND holder = 'Ann') AS in_the_table, h.holder, h.ended_by FROM lock_held_at('h:lapsed', timestamptz :'e2' - interval '1 us') h;
 SELECT holder, ended_by FROM lock_held_at('h:lapsed', now());
--- in the future, who has it for so long
+-- moments in the future: the leases that will still be live
 SELECT (SELECT string_agg(holder, ',') FROM lock_held_at('h:lapsed', clock_timestamp() + interval '50 min')) AS in_50_minutes, (SELECT string_agg(holder, ',') FROM lock_held_at('h:lapsed', clock_timestamp() + interval '61 min')) AS in_61;
--- shared ones, of which some have expired
+-- sharers, some of which have expired
 SELECT count(lock_acquire('h:crowd', CASE WHEN n % 2 = 0 THEN interval '2 ms' ELSE '1 h' END, 'o' || n, 'shared', holder => 'O' || n)) FROM generate_series(1, 40) n;
 SELECT max(acquired_at) AS full FROM lock_history WHERE key = 'h:crowd' \gset
 SELECT max(expires_at) AS later FROM app_lock WHERE key = 'h:crowd' AND expires_at < now() + interval '1 min' \gset
 SELECT t.wait_until(:'later');
 SELECT count(*), count(ended_at), string_agg(DISTINCT ended_by, ',') FROM lock_held_at('h:crowd', clock_timestamp());
 SELECT count(*) >= 20 AS lasting, bool_and(ended_at > :'full') AS until_later FROM lock_held_at('h:crowd', :'full');
--- what ends with a session is over when that ends, also where nobody has noticed
+-- a holding with lifetime session ends with the session, even before that is noticed
 SELECT t.take('h:dead', 'ann', lifetime => 'session');
 SELECT clock_timestamp() AS alive, pg_backend_pid() AS pid \gset
 \c -
@@ -207,7 +209,8 @@ SET client_min_messages = warning;
 SELECT t.expire('h:dead');
 SELECT holder, ended_by, ended_at > :'alive' AS after FROM lock_held_at('h:dead', :'alive');
 SELECT count(*) FROM lock_held_at('h:dead', clock_timestamp());
--- a lease of a transaction that is not finished is its own secret; with an older snapshot
+-- a lease of an unfinished transaction is visible to that transaction alone; with an older
+-- snapshot
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM lock_held_at('h:mine', 'now');
 SELECT t.take('h:mine', 'ann'), t.wait_until(clock_timestamp());
@@ -215,7 +218,7 @@ SELECT holder FROM lock_held_at('h:mine', clock_timestamp());
 COMMIT;
 SELECT t.raises('SELECT lock_held_at(NULL, now())'), t.raises('SELECT lock_held_at(''h:at'', NULL)'), t.raises('SELECT lock_held_at('''', now())');
 SELECT count(*) FROM lock_held_at('never', now());
--- What ended while no policy asked for history is left out; what was granted then is not known.
+-- Ends while no policy asked for history are left out; grants in that time are unknown.
 SELECT t.take('gap 1', 'ann'), lock_set_policy('gap', history => true), t.take('gap 2', 'ann'), t.take('gap 3', 'ann');
 SELECT clock_timestamp() AS during \gset
 SELECT lock_release('gap 1', 'ann'), lock_drop_policy('gap'), lock_release('gap 2', 'ann');
@@ -225,7 +228,7 @@ SELECT t.take('gap 2', 'ben');
 SELECT k, (SELECT string_agg(holder || ' ' || coalesce(ended_by, 'now'), ',') FROM lock_held_at(k, :'during')) FROM unnest(ARRAY['gap 1', 'gap 2', 'gap 3']) k;
 
 --
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 --
 CREATE FUNCTION t.story() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -264,12 +267,13 @@ SELECT lock_sweep() >= 0 AS swept, (SELECT count(*) FROM lock_history WHERE key 
 SELECT count(*) FROM lock_history WHERE key = 'h:old 6';
 ROLLBACK;
 SELECT count(*) FROM lock_history WHERE key = 'h:old 6';
--- also where no policy asks for history any more
+-- also if no policy asks for history any more
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 SELECT lock_sweep() >= 0 AS swept;
 SELECT count(*) FROM lock_history WHERE key = 'h:old 6';
 
--- what nobody will ever end: it was released while no policy asked for history, or its row has gone
+-- rows that will never get an end: released while no policy asked for history, or the lock's
+-- row is gone
 SELECT lock_set_policy('lost', history => true);
 SELECT t.take('lost ' || n, 'ann') FROM generate_series(1, 5) n;
 SELECT lock_drop_policy('lost');
@@ -282,7 +286,7 @@ SELECT string_agg(key, ',' ORDER BY key) AS what_is_kept FROM lock_history WHERE
 UPDATE lock_history SET acquired_at = acquired_at - interval '2 d' WHERE key ~ 'lost';
 SELECT lock_sweep() >= 0 AS swept;
 SELECT string_agg(key, ',' ORDER BY key) AS what_is_kept FROM lock_history WHERE key ~ 'lost';
--- as it is in the configuration
+-- the configured retention applies
 \set ECHO none
 ALTER SYSTEM SET atomic_lock.history_retention = '80 d';
 SELECT pg_reload_conf() AS reloaded \gset
@@ -306,7 +310,7 @@ FROM generate_series(1, 200) n
 \set ECHO all
 SHOW atomic_lock.history_retention;
 
--- Who opens a closed key does not change when it was held.
+-- Opening a closed key does not change the history.
 SELECT lock_set_policy('closed', history => true);
 SELECT lock_acquire('closed:1', '1 h', 'ann') IS NOT NULL AS acquired, lock_acquire('closed:2', '1 h', 'ann') IS NOT NULL AS acquired;
 SELECT lock_set_policy('closed', min_hold => '1 h', history => false);
@@ -326,7 +330,7 @@ COMMIT;
 SELECT owner AS generated FROM lock_acquire('secret 3', '1 h') \gset
 SELECT count(*) FILTER (WHERE h::text ~ 'hush' OR strpos(h::text, :'generated') > 0) AS shown, count(*) FILTER (WHERE owner_digest IN (encode(sha256('hush-1'), 'hex'), encode(sha256('hush-2'), 'hex'), encode(sha256('hush-3'), 'hex'), encode(sha256(convert_to(:'generated', 'UTF8')), 'hex'))) AS digests FROM lock_history h WHERE key ~ 'secret';
 SELECT count(*) FILTER (WHERE h::text ~ 'hush') AS shown, count(*) FROM lock_held_at('secret 1', clock_timestamp()) h;
--- A role that was dropped is named as it was; a long key and holder
+-- A dropped role keeps its name; a long key and holder
 SET ROLE regress_al_a;
 SELECT lock_acquire(repeat('ä', 512), '1 h', repeat('o', 255), holder => repeat('ü', 127)) IS NOT NULL AS acquired, lock_acquire('of a', '1 h', 'ann') IS NOT NULL;
 RESET ROLE;

@@ -3,7 +3,13 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_holder and lock_is_held
+-- lock_holder and lock_is_held: the label of a key's holder, and whether an owner holds a key
+--
+-- Properties: both answer by the clock and the present state, within a statement, too, and
+-- write nothing. At expires_at every function treats the lease as ended.
+--
+-- Turns red when: an ended lease still counts at its expires_at in any function; the label
+-- passes for the owner; an answer comes from the snapshot.
 --
 SELECT lock_holder('k'), lock_is_held('k', 'alice-1');
 SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice');
@@ -20,12 +26,12 @@ RESET atomic_lock.owner;
 SELECT lock_release('k', 'alice-1');
 SELECT lock_holder('k'), lock_is_held('k', 'alice-1');
 
--- Expired: both answer at the same moment
+-- Expired: both answers change at the same moment
 SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1', holder => 'Alice');
 SELECT t.expire('short');
 SELECT lock_holder('short'), lock_is_held('short', 'alice-1');
 
--- At expires_at and not later, for every function alike
+-- At exactly expires_at the lease has ended, for every function
 SELECT acquired FROM lock_acquire('edge', '1 hour', 'alice-1', holder => 'Alice');
 UPDATE app_lock SET expires_at = clock_timestamp() WHERE key = 'edge';
 SELECT lock_holder('edge'), lock_is_held('edge', 'alice-1'), locked, (SELECT count(*) FROM lock_status() WHERE key = 'edge') AS all_live,
@@ -41,12 +47,12 @@ SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice');
 SELECT acquired FROM lock_steal('k', 'bob-1', 'test', holder => 'Bob');
 SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_is_held('k', 'bob-1');
 
--- Within one statement they see what was done before in it.
+-- Calls within one statement see the changes of earlier calls.
 SELECT lock_holder('one') AS before, (lock_acquire('one', '1 min', 'alice-1', holder => 'Alice')).status,
 	lock_holder('one') AS between, lock_is_held('one', 'alice-1'), lock_release('one', 'alice-1'),
 	lock_holder('one') AS after, lock_is_held('one', 'alice-1');
 
--- A function may test for its own right to write.
+-- A statement may check its own right to write.
 CREATE TABLE orders (id int PRIMARY KEY, note text);
 INSERT INTO orders SELECT i FROM generate_series(1, 3) i;
 SELECT acquired FROM lock_acquire(lock_key('orders', '2'), '1 min', 'alice-1');
@@ -54,7 +60,7 @@ UPDATE orders SET note = 'by alice' WHERE lock_is_held(lock_key('orders', id::te
 SELECT * FROM orders ORDER BY id;
 DROP TABLE orders;
 
--- They write nothing.
+-- Both write nothing.
 BEGIN;
 SELECT lock_holder('k'), lock_is_held('k', 'bob-1');
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;

@@ -5,6 +5,13 @@
 --
 -- No setting of a session changes an answer
 --
+-- Properties: one sequence of calls answers the same under each of these settings of
+-- PostgreSQL, set in the session or as defaults of the database. Functions that write are never
+-- run in a parallel worker.
+--
+-- Turns red when: a time, interval or text in C or SQL depends on a setting; a function is
+-- marked parallel safe although it writes.
+--
 DROP ROLE IF EXISTS regress_al_user;
 CREATE ROLE regress_al_user;
 CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$
@@ -61,9 +68,10 @@ INSERT INTO t.settings (name, value) VALUES
 	('xmloption', 'content'), ('default_table_access_method', 'heap'), ('temp_tablespaces', ''), ('default_tablespace', ''), ('icu_validation_level', 'error'), ('allow_system_table_mods', 'on'),
 	('createrole_self_grant', 'set'), ('vacuum_freeze_min_age', '0'), ('gin_fuzzy_search_limit', '1'), ('effective_io_concurrency', '0'), ('stats_fetch_consistency', 'none'), ('exit_on_error', 'off'),
 	('atomic_lock.default_ttl', '23 h'), ('atomic_lock.acquire_durability', 'session'), ('atomic_lock.release_durability', 'session');
--- From PostgreSQL 19 on it is always on.
+-- From PostgreSQL 19 on it cannot be turned off.
 DELETE FROM t.settings WHERE name = 'standard_conforming_strings' AND current_setting('server_version_num')::int >= 190000;
--- What differs, and what cannot be set, other than where the version has no such setting
+-- Settings under which the answer differs, or that cannot be set; settings that this version
+-- lacks are skipped
 CREATE FUNCTION t.compare(name text, value text, plain text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	old		pg_catalog.text := pg_catalog.current_setting(name, true);
@@ -82,7 +90,7 @@ END
 $$;
 SELECT name, value, answer FROM (SELECT name, value, t.compare(name, value, :'plain') AS answer FROM t.settings ORDER BY id OFFSET 0) x WHERE answer <> :'plain';
 
--- Settings that only take effect at the start of a session or transaction
+-- Settings that take effect at the start of a session or transaction only
 ALTER DATABASE :"DBNAME" SET default_transaction_isolation = 'repeatable read';
 ALTER DATABASE :"DBNAME" SET search_path = '';
 ALTER DATABASE :"DBNAME" SET quote_all_identifiers = on;
@@ -99,7 +107,7 @@ ALTER DATABASE :"DBNAME" RESET atomic_lock.default_ttl;
 \c -
 SET client_min_messages = warning;
 
--- Parallel queries: what may not run in a worker makes the plan serial.
+-- Parallel queries: a function that may not run in a worker makes the plan serial.
 CREATE TABLE t.big AS SELECT i FROM generate_series(1, 20000) i;
 ANALYZE t.big;
 SET parallel_setup_cost = 0;
@@ -119,7 +127,7 @@ BEGIN
 END
 $$;
 SELECT t.is_parallel('SELECT count(*) FROM t.big WHERE i % 7 = 0') AS plain, t.is_parallel('SELECT count(*) FROM t.big WHERE lock_key(i::text) = ''x''') AS lock_key, t.is_parallel('SELECT count(*) FROM t.big WHERE lock_key(i) = ''x''') AS lock_key_any;
--- a worker writes moments in UTC, too
+-- a worker writes times in UTC, too
 SELECT count(*) FROM t.big WHERE i <= 100 AND lock_key(i, to_timestamp(i)) LIKE '%+00';
 SELECT f FROM unnest(ARRAY['lock_try_acquire(i::text) IS NULL', 'lock_try_release(i::text, ''o'') IS NULL', 'lock_try_extend(i::text, ''o'') IS NULL', 'lock_release_all(''o'') = i', 'lock_extend_all(''o'') = i',
 	'lock_acquire(i::text) IS NULL', 'lock_release(i::text, ''o'')', 'lock_extend(i::text, ''o'') IS NULL', 'force_release(i::text, ''r'')', 'lock_force_release(i::text, ''r'')', 'lock_steal(i::text, ''o'', ''r'') IS NULL', 'lock_sweep() = i',

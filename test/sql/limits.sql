@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- atomic_lock.max_claims_per_transaction
+-- atomic_lock.max_claims_per_transaction: the number of keys that a transaction may touch
+--
+-- Properties: each key counts once per transaction, whichever calls touch it; reads and
+-- refusals do not count. Rolling back a savepoint gives its keys back. Calls for many keys do
+-- all of them or none.
+--
+-- Turns red when: the count leaks from a failed block or is lost at RELEASE; a call passes the
+-- limit; lock_release_all releases a part.
 --
 SET atomic_lock.max_claims_per_transaction = 3;
 
@@ -14,17 +21,17 @@ BEGIN;
 SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_acquire('k:' || i, '10 min', 'alice-1');
 SELECT t.code($$SELECT lock_acquire('k:4', owner => 'alice-1')$$) AS acquire, t.code($$SELECT lock_try_acquire('k:4', owner => 'alice-1')$$) AS try_acquire,
 	t.code($$SELECT lock_steal('k:4', 'alice-1', 'why')$$) AS steal;
--- the same keys again are not more
+-- touching the same keys again does not count
 SELECT count(*) FROM generate_series(1, 30) i, LATERAL lock_acquire('k:' || 1 + i % 3, owner => 'alice-1');
 SELECT lock_extend_all('alice-1', '1 hour');
 SELECT lock_release('k:1', 'alice-1'), (lock_acquire('k:1', owner => 'bob-1')).status, force_release('k:1', 'why'), (lock_steal('k:1', 'alice-1', 'why')).status;
 SELECT lock_release_all('alice-1');
--- looking and being refused cost nothing
+-- neither do reads and refusals
 SELECT count(*) FROM generate_series(1, 30) i, LATERAL lock_status('x:' || i);
 SELECT count(*) FROM generate_series(1, 30) i, LATERAL lock_try_release('x:' || i, 'alice-1');
 COMMIT;
 
--- Every transaction starts again.
+-- Every transaction starts from zero.
 SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_acquire('l:' || i, '10 min', 'alice-1');
 SELECT count(*) FROM generate_series(4, 6) i, LATERAL lock_acquire('l:' || i, '10 min', 'alice-1');
 BEGIN;
@@ -32,7 +39,7 @@ SELECT count(*) FROM generate_series(1, 30) i, LATERAL lock_try_acquire('l:' || 
 SELECT count(*) FROM generate_series(7, 9) i, LATERAL lock_acquire('l:' || i, '10 min', 'carol-1');
 COMMIT;
 
--- Extending and releasing is touching, too.
+-- Extending and releasing count, too.
 BEGIN;
 SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_extend('l:' || i, 'alice-1', '1 hour');
 SELECT count(*) FROM generate_series(1, 3) i WHERE lock_release('l:' || i, 'alice-1');
@@ -43,16 +50,16 @@ SELECT count(*) FROM generate_series(1, 3) i WHERE lock_release('l:' || i, 'alic
 SELECT t.code($$SELECT lock_release('l:4', 'alice-1')$$) AS release;
 ROLLBACK;
 
--- All or nothing: an owner with more leases than that releases none at once,
+-- All or nothing: with more leases than the limit, lock_release_all releases none,
 SELECT t.raises($$SELECT lock_release_all('alice-1')$$);
 SELECT t.code($$SELECT lock_extend_all('alice-1', '1 hour')$$);
 SELECT count(*) FROM lock_status() WHERE key LIKE 'l:%' AND ttl_remaining < interval '11 min';
--- but may where the limit allows it.
+-- and releases all once the limit allows it.
 SET atomic_lock.max_claims_per_transaction = 6;
 SELECT lock_extend_all('alice-1', '1 hour'), lock_release_all('alice-1');
 SET atomic_lock.max_claims_per_transaction = 3;
 
--- What a savepoint takes back counts no more.
+-- Rolling back a savepoint gives its keys back.
 BEGIN;
 SELECT acquired FROM lock_acquire('s:0', owner => 'alice-1');
 SAVEPOINT a;
@@ -72,7 +79,7 @@ SELECT acquired FROM lock_acquire('s:6', owner => 'alice-1');
 SELECT t.code($$SELECT lock_acquire('s:7')$$);
 COMMIT;
 SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 's:%';
--- What one has claimed that was released counts on, whatever becomes of the next.
+-- Keys of a released savepoint still count after a later savepoint is rolled back.
 BEGIN;
 SAVEPOINT a;
 SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_acquire('r:' || i, owner => 'alice-1');
@@ -81,7 +88,7 @@ SAVEPOINT b;
 ROLLBACK TO b;
 SELECT t.code($$SELECT lock_acquire('r:4')$$);
 ROLLBACK;
--- in blocks that fail, one hundred times
+-- in a hundred blocks that fail
 DO $$
 BEGIN
 	FOR i IN 1..100 LOOP
@@ -95,7 +102,7 @@ BEGIN
 	PERFORM lock_acquire('loop:1'), lock_acquire('loop:2'), lock_acquire('loop:3');
 END
 $$;
--- in blocks that do not, they add up
+-- in blocks that succeed, keys add up
 DO $$
 BEGIN
 	FOR i IN 11..14 LOOP
@@ -108,7 +115,7 @@ BEGIN
 END
 $$;
 
--- The default is enough for a thousand.
+-- The default allows a thousand keys.
 RESET atomic_lock.max_claims_per_transaction;
 BEGIN;
 SELECT count(*) FROM generate_series(1, 1000) i, LATERAL lock_acquire('t:' || i, '10 min', 'dora-1');

@@ -2,29 +2,27 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- atomic_lock.lock_delay: which ends leave a key closed, and for how long
 --
--- Properties: a key whose holder vanished stays closed for lock_delay, counted
--- from when the lease ran out or the session died; a sweep does not open it. An
--- end that somebody made, the owner or an administrator, leaves it open.
+-- Properties: if the holder vanished, its key stays closed for lock_delay, counted from the end
+-- of the lease or the death of the session; a sweep does not open it. If the owner or an
+-- administrator ended the lease, the key is open.
 --
--- Turns red when: a sweep removes the row that keeps a key closed; the delay of
--- a dead session begins anew with every look, or never ends; a release, forced or
--- not, leaves a key closed.
+-- Turns red when: a sweep removes the row that keeps a key closed; the delay of a dead session
+-- restarts with every look, or never ends; a release, forced or not, leaves the key closed.
 --
--- What is answered when a key is closed is in wait.sql, shared_limits.sql, sets.sql.
+-- wait.sql, shared_limits.sql and sets.sql test the answers for a closed key.
 CREATE FUNCTION t.try(k text, o text DEFAULT 'zoe-1', mode text DEFAULT 'exclusive') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
 BEGIN
 	answer := (lock_try_acquire(k, '1 hour', o, mode)).status;
-	RAISE SQLSTATE 'RB000';		-- the next one finds it as it was
+	RAISE SQLSTATE 'RB000';		-- leave the key as it was for the next call
 EXCEPTION
 	WHEN SQLSTATE 'RB000' THEN RETURN answer;
 END
 $$;
--- Wait until a key is open, and take it
+-- Wait until a key is open, and acquire it
 CREATE FUNCTION t.take(k text) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
 	g	lock_grant;
@@ -40,7 +38,7 @@ BEGIN
 END
 $$;
 
--- Ended by somebody
+-- Ended by the owner or an administrator
 SELECT count(lock_acquire('open: ' || k, '1 hour', 'alice-1')) FROM unnest(ARRAY['released', 'all released', 'forced', 'stolen and released', 'given and released', 'converted and released', 'extended and released']) k;
 SELECT count(lock_acquire('open: ' || k, '1 hour', 'bob-1', 'shared')) FROM unnest(ARRAY['shared, released', 'shared, forced']) k;
 SELECT status FROM lock_acquire('open: session, released', owner => 'alice-1', lifetime => 'session');
@@ -56,7 +54,7 @@ SELECT (lock_convert('open: converted and released', 'alice-1', 'shared')).statu
 SELECT lock_extend('open: extended and released', 'alice-1', '2 hours') IS NOT NULL AS extended, lock_release('open: extended and released', 'alice-1');
 SELECT lock_release_all('alice-1');
 
--- Nobody ended these.
+-- Expired, or ended with the session
 SELECT count(lock_acquire('closed: ' || k, '20 ms', 'alice-1')) FROM unnest(ARRAY['expired', 'given', 'set', 'converted']) k;
 SELECT count(lock_acquire('closed: ' || k, '1 hour', 'alice-1')) FROM unnest(ARRAY['extended', 'stolen']) k;
 SELECT status FROM lock_acquire('closed: shared', '20 ms', 'alice-1', 'shared');
@@ -79,9 +77,10 @@ SELECT count(t.expire(key)) FROM app_lock WHERE key ~ '^closed';
 SET atomic_lock.lock_delay = '1 h';
 CREATE VIEW t.keys AS SELECT DISTINCT key FROM app_lock ORDER BY key;
 SELECT key, t.try(key) FROM t.keys UNION SELECT key, t.try(key) FROM unnest(ARRAY['open: transaction', 'open: rolled back', 'never']) key ORDER BY 1;
--- Those who shared keep nobody from sharing; and no owner is excepted, for who knows what it has done.
+-- A closed key that was shared can still be shared, and the former owner has to wait, too,
+-- since its work may be unfinished.
 SELECT key, t.try(key, mode => 'shared') AS shared, t.try(key, 'alice-1') AS by_alice FROM t.keys WHERE key ~ '^closed';
--- The sweep leaves the rows of closed keys.
+-- The sweep keeps the rows of closed keys.
 SELECT lock_sweep(1000);
 UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released;
 SELECT lock_sweep(1000);
@@ -92,13 +91,13 @@ SELECT status FROM lock_steal('closed: expired', 'dba-1', 'why');
 SELECT status FROM lock_steal('closed: session', 'dba-1', 'why');
 ROLLBACK;
 SELECT t.code($$SELECT force_release('closed: expired', 'why')$$);
--- Without a delay all is open.
+-- Without a delay every key is open.
 RESET atomic_lock.lock_delay;
 SELECT count(*), count(*) FILTER (WHERE t.try(key) = 'acquired') AS open FROM t.keys;
 BEGIN;
 SELECT lock_sweep(1000);
 ROLLBACK;
--- The delay is over when the clock says so: an hour after each end.
+-- The delay ends by the clock: an hour after each end.
 SET atomic_lock.lock_delay = '1 h';
 SELECT lock_sweep(1000);
 UPDATE app_lock SET expires_at = expires_at - interval '1 hour' WHERE key <> 'closed: stolen';
@@ -107,14 +106,13 @@ SELECT lock_sweep(1000);
 SELECT * FROM t.keys;
 TRUNCATE app_lock;
 
+-- The start of the delay
 --
--- From when
---
--- the end of the lease
+-- is the end of the lease
 SET atomic_lock.lock_delay = '100 ms';
 SELECT expires_at AS until FROM lock_acquire('from', '10 ms', 'alice-1') \gset
 SELECT t.take('from') >= :'until'::timestamptz + '100 ms' AS after_the_delay;
--- the end of the session, not the first look at it afterwards, nor the last
+-- the end of the session, not the first or the last look at the key afterwards
 SELECT status FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session');
 SELECT status FROM lock_acquire('session, waited', owner => 'alice-1', lifetime => 'session');
 SELECT clock_timestamp() AS before \gset
@@ -123,14 +121,14 @@ SET client_min_messages = warning;
 SET atomic_lock.lock_delay = '300 ms';
 SELECT t.take('session') >= :'before'::timestamptz + '300 ms' AS after_the_delay;
 SELECT status FROM lock_try_acquire('session, waited', owner => 'zoe-1');
--- the end of the lease, where that came before the end of its session
+-- the end of the lease, if that came before the end of its session
 SELECT expires_at AS until FROM lock_acquire('session, ttl', '20 ms', 'alice-1', lifetime => 'session') \gset
 SELECT t.expire('session, ttl');
 \c -
 SET client_min_messages = warning;
 SET atomic_lock.lock_delay = '300 ms';
 SELECT t.take('session, ttl') >= :'until'::timestamptz + '300 ms' AS after_the_delay;
--- a session of which nobody knows when it died: some time ago, if the server has been up for longer
+-- a session whose end is unknown: long ago, if the server has been up for longer
 SELECT status FROM lock_acquire('lost', owner => 'alice-1', lifetime => 'session');
 UPDATE app_lock SET backend_start = backend_start - interval '1 day' WHERE key = 'lost';
 SET atomic_lock.lock_delay = '1 d';
@@ -139,7 +137,7 @@ SET atomic_lock.lock_delay = '1 ms';
 SELECT t.take('lost') IS NOT NULL AS opened;
 
 --
--- In force for whoever asks: a superuser's setting
+-- A superuser's setting applies to all roles
 --
 CREATE ROLE regress_al_user;
 SELECT lock_grant_access('regress_al_user', 'user');

@@ -2,18 +2,17 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- max_holders: a limit on the owners that share a key
 --
--- max_holders: no more owners than that share a key
+-- Properties: a key is granted while fewer than max_holders others hold it, in any lifetime and
+-- however they got it. Each caller's own limit decides. Ended holdings do not count. An owner
+-- with a seat keeps it and takes no second one. A refusal writes nothing, and gives the number
+-- of holders, the limit, and the holder whose seat becomes free first. All answers stay right
+-- for a key with many holders.
 --
--- Properties: a key is granted where fewer than max_holders others hold it, live, of
--- whatever lifetime and by whatever way they came to it; each caller is answered by its
--- own limit; what is over does not count; an owner that has a place keeps it, and takes no
--- second one; a refusal writes nothing, and says how many hold it, of how many, and whose
--- place becomes free first; of a key with many holders all answers are right.
---
--- Turns red when: one more or one fewer is let in; a holding that is over counts; an
--- owner takes two places; the answer names another holder than the one whose end makes
--- room; a reader among many is not found, or one that has gone is.
+-- Turns red when: one owner too many or too few is admitted; an ended holding counts; an owner
+-- takes two seats; the answer names another holder than the one whose end makes room; one
+-- sharer among many is not found, or one that has released is.
 
 CREATE VIEW t.live AS SELECT key, count(*) FROM app_lock WHERE NOT released AND expires_at > clock_timestamp() GROUP BY key;
 CREATE FUNCTION t.seat(k text, who text, n integer, ttl interval DEFAULT '1 hour', lifetime text DEFAULT 'lease',
@@ -36,7 +35,7 @@ SELECT f, t.raises('SELECT ' || f) FROM unnest(ARRAY[
 	'lock_acquire_all(''{k}'', max_holders => 2)',
 	'lock_try_acquire_all(''{k}'', mode => ''shared'', max_holders => -5)',
 	'lock_try_acquire_all(''{k}'', max_holders => 2147483647)',
-	-- a lock without a row, and a set that would keep places while it waits
+	-- refused: a lock without a row, and a set that would keep seats while it waits
 	'lock_acquire(''k'', mode => ''shared'', lifetime => ''transaction'', max_holders => 2)',
 	'lock_try_acquire(''k'', mode => ''shared'', lifetime => ''transaction'', max_holders => 2)',
 	'lock_acquire_all(''{j,k}'', mode => ''shared'', wait => ''1 ms'', max_holders => 2)',
@@ -47,7 +46,7 @@ SELECT status, holders, max_holders FROM lock_acquire('arguments 2', owner => 'b
 SELECT count(*) FROM app_lock;
 
 --
--- As many as there are places
+-- As many holders as seats
 --
 SELECT who, s.* FROM unnest(ARRAY['ann', 'ben', 'cid', 'dan']) WITH ORDINALITY w(who, n), LATERAL t.seat('k', who, 3, interval '1 hour' - n * interval '1 min') s ORDER BY n;
 SELECT t.raises($$SELECT lock_acquire('k', '1 hour', 'dan', 'shared', max_holders => 3)$$);
@@ -66,16 +65,16 @@ SELECT status, holders, max_holders FROM lock_acquire('k', '1 hour', 'fay', 'sha
 SELECT s.* FROM t.seat('k', 'gus', 6) s;
 SELECT s.* FROM t.seat('k', 'gus', 7) s;
 SELECT holders FROM lock_status('k');
--- whose end makes room for one under a limit: of seven, one may stay
+-- the holder whose end makes room under a limit of two among seven: the second to last
 SELECT holder FROM t.seat('k', 'hal', 2);
 SELECT holder, expires_at FROM lock_status() WHERE key = 'k' ORDER BY expires_at DESC OFFSET 1 LIMIT 1 \gset second_
 SELECT holder = :'second_holder' AS second_to_last, expires_at = :'second_expires_at' AS its_end FROM lock_try_acquire('k', '1 hour', 'hal', 'shared', max_holders => 2);
--- exclusively it is as ever
+-- an exclusive request is unaffected
 SELECT status, holders, max_holders FROM lock_try_acquire('k', '1 hour', 'hal');
 SELECT status, holder, holders, max_holders FROM lock_try_acquire('arguments 2', '1 hour', 'hal', 'shared', max_holders => 5);
 
 --
--- An owner that has a place
+-- An owner that has a seat
 --
 SELECT s.* FROM t.seat('k', 'ann', 1) s;
 SELECT t.raises($$SET LOCAL atomic_lock.on_reacquire = 'error'; SELECT lock_acquire('k', '1 hour', 'ann', 'shared', max_holders => 9)$$) ~ '^LK007' AS told;
@@ -85,7 +84,7 @@ SELECT s.* FROM t.seat('own', 'ann', 1) s;
 SELECT mode, holders FROM lock_status('own');
 
 --
--- What makes room
+-- Ends that free a seat
 --
 SELECT who, (t.seat('room', who, 3)).status FROM unnest(ARRAY['ann', 'ben', 'cid']) who;
 SELECT lock_release('room', 'ann'), (t.seat('room', 'dan', 3)).status AS released, (t.seat('room', 'ann', 3)).status AS again;
@@ -123,7 +122,7 @@ SELECT key, status, holders, max_holders FROM lock_try_acquire_all(ARRAY['s 0', 
 SELECT key, count FROM t.live WHERE key LIKE 's %' ORDER BY key COLLATE "C";
 
 --
--- Many: what is counted, and who is found among them
+-- Many sharers: counting, and finding one of them
 --
 SELECT count(*) FROM generate_series(1, 150) i, LATERAL t.seat('many', 'reader ' || i, 150, i * interval '1 min') s WHERE s.status = 'acquired' AND s.holders = i;
 SELECT s.* FROM t.seat('many', 'ann', 150) s;
@@ -141,11 +140,11 @@ SELECT bool_and(lock_is_held('many', 'reader ' || i) = (i % 3 <> 1)) AS right FR
 SELECT lock_try_release('many', 'reader 1') AS again, lock_try_release('many', 'reader x') AS never, lock_extend('many', 'reader 2', '1 hour') > now() AS extended;
 SELECT s.status, s.holders FROM t.seat('many', 'ann', 101) s;
 SELECT s.status, s.holders FROM t.seat('many', 'ben', 101) s;
--- rows that are over are used again
+-- rows of ended holdings are reused
 SELECT count(*) FROM generate_series(1, 49) i, LATERAL t.seat('many', 'guest ' || i, 150) s WHERE s.status = 'acquired';
 SELECT count(*) FROM t.live WHERE count = 150 AND key = 'many';
 SELECT count(*) < 190 AS few FROM app_lock WHERE key = 'many';
--- only one of them is left, wherever its row is
+-- only one of the sharers is left, wherever its row is
 DELETE FROM app_lock WHERE key = 'many' AND owner <> 'reader 77';
 SELECT status, holder, holders FROM lock_try_acquire('many');
 SELECT lock_release('many', 'reader 77');
@@ -158,7 +157,7 @@ SELECT holders, holder FROM lock_status('gone');
 SELECT status, holders FROM lock_try_acquire('gone', mode => 'shared', max_holders => 1);
 SELECT (lock_convert('gone', 'reader 42')).status;
 SELECT lock_is_held('gone', 'reader 42'), lock_release('gone', 'reader 42');
--- a writer learns which of many that ran out keeps the key closed
+-- an exclusive request learns which of many expired holders keeps the key closed
 SELECT count(*) FROM generate_series(1, 120) i, LATERAL lock_acquire('closed', '1 hour', 'reader ' || i, 'shared', holder => 'Reader ' || i);
 UPDATE app_lock SET expires_at = now() - interval '1 s' * (CASE owner WHEN 'reader 99' THEN 1 ELSE 2 END) WHERE key = 'closed';
 SET atomic_lock.lock_delay = '60 min';

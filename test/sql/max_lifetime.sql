@@ -2,25 +2,25 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- atomic_lock.max_lifetime: a limit on how long a key is kept from others
 --
--- Properties: acquired_at says since when the key was not free.  Neither handing
--- over, nor converting, nor releasing and taking it again in one transaction, by
--- one owner or by two in turn, moves it, in any mode and lifetime; and nothing
--- moves the end of what has a row past acquired_at + max_lifetime.  Where nothing
--- is left of that, what would be over at birth is refused, and nothing written.
--- A new life begins when others could have had the key: in the next transaction,
--- or by force, which is audited.
+-- Properties:
+-- - acquired_at is the time since which the key has not been free. Transferring, converting, or
+--   releasing and acquiring again in one transaction does not change it, by one owner or by two
+--   in turn, in any mode and lifetime.
+-- - No call moves the end of a holding with a row past acquired_at + max_lifetime. If no time
+--   is left, a grant that would have ended already is refused, and nothing is written.
+-- - A new life begins when others could have had the key: in the next transaction, or by force,
+--   which is audited.
 --
--- Turns red when: there is a verb, or a pair of verbs, that begins a new life of
--- what was never free; a limit that was lowered takes something away.
+-- Turns red when: a verb or a pair of verbs begins a new life although the key was never free;
+-- lowering the limit shortens an existing holding.
 
 CREATE TABLE t.doc (id int PRIMARY KEY);
 INSERT INTO t.doc VALUES (1);
 
 
--- Does it raise LK008?  Otherwise it is done.
+-- True if the statement raises LK008; otherwise its effects stay.
 CREATE FUNCTION t.refused(stmt text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE stmt;
@@ -31,7 +31,7 @@ END
 $$;
 
 --
--- Handed over
+-- Transferred
 --
 SET atomic_lock.max_lifetime = '1 h';
 SELECT acquired_at AS since, expires_at AS until FROM lock_acquire('k', '30 min', 'alice-1') \gset
@@ -40,21 +40,22 @@ SELECT status, acquired_at = :'since' AS same_since, expires_at = :'until' AS sa
 SELECT status, acquired_at = :'since' AS same_since, expires_at > :'until' AS extended, expires_at < :'since'::timestamptz + interval '1 h' AS within FROM lock_transfer('k', 'bob-1', 'bob-1', ttl => '40 min');
 SELECT status, acquired_at = :'since' AS same_since, expires_at = :'since'::timestamptz + interval '1 h' AS to_its_end FROM lock_transfer('k', 'bob-1', 'alice-1', ttl => '1 h');
 SELECT status, acquired_at = :'since' AS same_since, expires_at = :'since'::timestamptz + interval '1 h' AS to_its_end FROM lock_transfer('k', 'alice-1', 'bob-1');
--- so there is nothing to be gained by it
+-- so a transfer gains no time
 SELECT t.code($$SELECT lock_extend('k', 'bob-1', '1 h')$$), t.code($$SELECT lock_extend('k', 'bob-1')$$), lock_extend_all('bob-1', '1 h');
--- there may be something to be lost
+-- but it can lose some
 SELECT acquired_at = :'since' AS same_since, expires_at < :'until' AS shortened FROM lock_transfer('k', 'bob-1', 'alice-1', ttl => '1 min');
 SELECT acquired_at = :'since' AS same_since, expires_at > :'until' AS longer, expires_at <= :'since'::timestamptz + interval '1 h' AS within FROM lock_transfer('k', 'alice-1', 'alice-1', ttl => '1 h');
--- each of those who share
+-- each sharer
 SELECT acquired_at AS alice FROM lock_acquire('shared', '30 min', 'alice-1', 'shared') \gset
 SELECT acquired_at AS bob FROM lock_acquire('shared', '50 min', 'bob-1', 'shared') \gset
 SELECT acquired_at = :'alice' AS same_since FROM lock_transfer('shared', 'alice-1', 'carol-1');
 SELECT acquired_at = :'alice' AS same_since, expires_at = acquired_at + interval '1 h' AS to_its_end FROM lock_transfer('shared', 'carol-1', 'carol-1', ttl => '1 h');
--- two that become one are not free since the earlier one
+-- two holdings merged into one count from the earlier beginning
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'bob-1', 'carol-1');
 SELECT acquired_at AS dora FROM lock_acquire('shared', '30 min', 'dora-1', 'shared') \gset
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'carol-1', 'dora-1', ttl => '1 h');
--- of an older and a newer one, no life is added to the older one, and none is taken from what the new owner had
+-- merging an older and a newer holding adds no time to the older, and takes none from the
+-- former holding of the new owner
 CREATE FUNCTION t.age(k text, o text) RETURNS void LANGUAGE sql AS $$UPDATE app_lock SET acquired_at = acquired_at - interval '40 min', expires_at = expires_at - interval '40 min' WHERE key = k AND owner = o$$;
 SELECT count(lock_acquire(k, '1 h', o, 'shared')) FROM unnest('{join-1,join-2}'::text[]) k, unnest('{alice-1,bob-1}'::text[]) o;
 SELECT t.age('join-1', 'alice-1'), t.age('join-2', 'bob-1');
@@ -63,7 +64,7 @@ FROM unnest('{join-1,join-2}'::text[]) k, LATERAL lock_transfer(k, 'alice-1', 'b
 -- round a cycle
 SELECT acquired_at AS since FROM lock_acquire('round', '1 h', 'o-0') \gset
 SELECT count(*), bool_and(g.acquired_at = :'since' AND g.expires_at <= :'since'::timestamptz + interval '1 h') AS same_since FROM generate_series(0, 49) i, LATERAL lock_transfer('round', 'o-' || i, 'o-' || i + 1, ttl => '1 h') g;
--- what a session or a transaction has
+-- lifetimes session and transaction
 SELECT acquired_at AS since, expires_at AS until FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session') \gset
 SELECT acquired_at = :'since' AS same_since, expires_at = :'until' AS same_until FROM lock_transfer('session', 'alice-1', 'bob-1');
 SELECT acquired_at = :'since' AS same_since, expires_at <= :'until' AS within FROM lock_transfer('session', 'bob-1', 'alice-1', ttl => '1 h');
@@ -72,12 +73,12 @@ SELECT acquired_at AS since FROM lock_acquire('transaction', owner => 'alice-1',
 SELECT acquired_at = :'since' AS same_since, expires_at FROM lock_transfer('transaction', 'alice-1', 'bob-1');
 SELECT acquired_at = :'since' AS same_since, expires_at FROM lock_transfer('transaction', 'bob-1', 'bob-1');
 COMMIT;
--- without a limit acquired_at says the same
+-- without a limit acquired_at is the same
 RESET atomic_lock.max_lifetime;
 SELECT acquired_at AS since FROM lock_acquire('unlimited', '1 h', 'alice-1') \gset
 SELECT acquired_at = :'since' AS same_since, expires_at > :'since'::timestamptz + interval '2 h' AS extended FROM lock_transfer('unlimited', 'alice-1', 'bob-1', ttl => '3 h');
 
--- The limit is lowered: what was granted stays, and goes no further.
+-- After the limit is lowered, existing grants keep their end and are not extended.
 SELECT acquired_at AS since, expires_at AS until FROM lock_acquire('lowered', '10 h', 'alice-1') \gset
 SELECT expires_at AS shared_until FROM lock_acquire('lowered, shared', '10 h', 'alice-1', 'shared') \gset
 SELECT acquired_at AS session_since FROM lock_acquire('lowered, session', owner => 'alice-1', lifetime => 'session') \gset
@@ -91,7 +92,7 @@ SELECT t.wait_until(:'session_since'::timestamptz + interval '1 ms');
 SELECT acquired_at = :'since' AS same_since, expires_at = :'until' AS same_until FROM lock_transfer('lowered', 'bob-1', 'alice-1');
 SELECT expires_at = :'shared_until' AS same_until FROM lock_transfer('lowered, shared', 'bob-1', 'alice-1');
 SELECT acquired_at = :'session_since' AS same_since, expires_at FROM lock_transfer('lowered, session', 'bob-1', 'alice-1');
--- a ttl, of which nothing is left, takes nothing away either
+-- a ttl beyond the used-up lifetime is refused, and takes nothing away
 SELECT k, t.refused(format('SELECT lock_transfer(%L, ''alice-1'', ''bob-1'', ttl => ''1 ms'')', k)) AS refused, locked, CASE lifetime WHEN 'lease' THEN expires_at IN (:'until', :'shared_until') ELSE expires_at IS NULL END AS same_until
 FROM unnest(ARRAY['lowered', 'lowered, shared', 'lowered, session']) k, LATERAL (SELECT FROM t.wait_until(clock_timestamp() + interval '2 ms')) w, LATERAL lock_status(k);
 RESET atomic_lock.max_lifetime;
@@ -99,9 +100,9 @@ SELECT lock_release_all('alice-1') > 0 AS alice, lock_release_all('bob-1') > 0 A
 DELETE FROM app_lock;
 
 --
--- Every verb, and every pair of them, by one owner and by two in turn, within one
--- transaction and with a commit after each: the key is never free.  O is who has
--- it at that moment, P the other one, T a length.
+-- Every verb and every pair of verbs, by one owner and by two in turn, within one transaction
+-- and with a commit after each: the key is never free. K is the key, O its present owner, P the
+-- other owner, T a ttl.
 --
 CREATE TABLE t.verbs (id serial PRIMARY KEY, verb text, sql text, for_transaction boolean DEFAULT false);
 INSERT INTO t.verbs (verb, sql) VALUES
@@ -146,7 +147,7 @@ INSERT INTO t.verbs (verb, sql) VALUES
 INSERT INTO t.verbs (verb, sql, for_transaction) VALUES
 	('release and acquire for the transaction', 'SELECT lock_release(K, O); SELECT lock_acquire(K, owner => O, lifetime => ''transaction'')', true),
 	('release, the other shares for the transaction', 'SELECT lock_release(K, O); SELECT lock_acquire(K, owner => P, mode => ''shared'', lifetime => ''transaction'')', true);
--- One of them; the answer is its SQLSTATE.
+-- Runs one verb and returns its SQLSTATE.
 CREATE FUNCTION t.arg(name text) RETURNS text LANGUAGE sql AS $$SELECT current_setting('t.arg_' || name)$$;
 CREATE FUNCTION t.step(sql text, k text, length text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -163,8 +164,8 @@ BEGIN
 	END;
 END
 $$;
--- What may be refused: a ttl of what a transaction has, a reader's wish to write in
--- it, what goes beyond the limit; what a transaction has does not run out.
+-- Allowed errors: a ttl for a transaction's holding, an exclusive request by its sharer, and a
+-- grant beyond the limit. A transaction's holding does not expire.
 CREATE FUNCTION t.wrong(k text, code text, since timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	s	lock_state := lock_status(k);
@@ -189,7 +190,8 @@ INSERT INTO t.starts (start, sql) VALUES
 	('for the transaction', 'SELECT lock_acquire(K, owner => O, lifetime => ''transaction'')'),
 	('shared for the transaction', 'SELECT lock_acquire(K, owner => O, mode => ''shared'', lifetime => ''transaction'')');
 CREATE TABLE t.wrongs (mode text, start text, verb text, after text, answer text);
--- All pairs after the first start, a quarter of them after each of the others
+-- All pairs of verbs for the first kind of holding, and a quarter of the pairs for each other
+-- kind
 CREATE PROCEDURE t.play(mode text) LANGUAGE plpgsql AS $$
 DECLARE
 	commits	boolean := mode <> 'one transaction';
@@ -239,7 +241,7 @@ SELECT mode, verb, answer, count(*), min(start || coalesce(', ' || after, '')) A
 DELETE FROM app_lock;
 
 --
--- Until its time is up, again and again: nobody has the key for longer
+-- Repeated until the lifetime is used up: the key is not kept any longer
 --
 CREATE PROCEDURE t.keep(k text, start text, commits boolean, OUT steps int, OUT answer text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -251,7 +253,7 @@ DECLARE
 BEGIN
 	steps := 0;
 	PERFORM t.step(start, k, '1 ms');
-	-- at first the end may be anywhere
+	-- at first the lease may end at any time
 	PERFORM t.step('SELECT lock_acquire(K, T, O, ''shared'')', k, most::text);
 	since := coalesce((lock_status(k)).acquired_at, clock_timestamp() - most);
 	LOOP
@@ -296,7 +298,7 @@ CALL t.keep_all(true);
 DELETE FROM app_lock;
 
 --
--- Nothing is left
+-- No lifetime left
 --
 CREATE FUNCTION t.ask(k text, o text) RETURNS TABLE (call text, answer text) LANGUAGE sql AS $$
 	SELECT c, t.code(format('SELECT ' || c, k, o)) FROM unnest(ARRAY[
@@ -322,26 +324,27 @@ SELECT t.wait_until(clock_timestamp() + interval '300 ms');
 SELECT t.fingerprint() AS before \gset
 SELECT k, o, string_agg(DISTINCT answer, ' ') AS raised, t.try(k, o) AS answered, count(*) AS calls
 FROM unnest(ARRAY['released', 'released, shared', 'released, session', 'ran out', 'ran out, shared', 'new']) WITH ORDINALITY u(k, i), unnest(ARRAY['alice-1', 'bob-1']) o, t.ask(k, o) GROUP BY i, k, o ORDER BY i, o;
--- a lock of the transaction's does not become what would be over at birth, and goes on; lock_fetch leaves it as it is
+-- a transaction's holding is not replaced by a lease that would have ended already, and
+-- continues; lock_fetch leaves it unchanged
 SELECT k, string_agg(DISTINCT answer, ' ') AS raised, t.try(k, 'alice-1') AS answered, t.code(format('SELECT lock_assert(%L, ''alice-1'')', k)) AS still_held, lifetime
 FROM unnest(ARRAY['transaction']) k, t.ask(k, 'alice-1'), lock_status(k) GROUP BY 1, 5;
 SELECT t.code($$SELECT lock_acquire('transaction, shared', '300 ms', 'alice-1', 'shared')$$), (lock_try_acquire('transaction, shared', '300 ms', 'alice-1')).status, mode, lifetime FROM lock_status('transaction, shared');
 SELECT t.raises($$SELECT lock_acquire('released', '300 ms', 'alice-1')$$) ~ '^LK008: ' AS raised;
 SELECT t.fingerprint() = :'before' AS unchanged;
--- for the transaction itself it may have it
+-- the transaction may still hold the key with lifetime transaction
 SELECT status, acquired_at <= :'since' AS same_since FROM lock_acquire('released', owner => 'bob-1', lifetime => 'transaction');
 COMMIT;
--- a new life: others could have had it
+-- a new life in the next transaction, since others could have had the key
 SELECT k, status, acquired_at > :'since' AS since_now, expires_at <= acquired_at + interval '300 ms' AS within
 FROM unnest(ARRAY['released', 'released, shared', 'released, session', 'ran out', 'ran out, shared', 'new', 'transaction', 'transaction, shared']) WITH ORDINALITY u(k, i), LATERAL lock_acquire(k, '300 ms', 'alice-1') ORDER BY i;
--- the owner that released it in one transaction, and takes it in the next
+-- released in one transaction, acquired again in the next
 SET atomic_lock.max_lifetime = '1 h';
 SELECT acquired_at AS since FROM lock_acquire('next', '1 h', 'alice-1') \gset
 BEGIN;
 SELECT lock_release('next', 'alice-1');
 COMMIT;
 SELECT acquired_at > :'since' AS since_now FROM lock_acquire('next', '1 h', 'alice-1');
--- what is rolled back was not taken
+-- a grant that is rolled back does not count
 SELECT acquired_at AS since FROM lock_status('next') \gset
 BEGIN;
 SAVEPOINT a;
@@ -350,7 +353,7 @@ SELECT acquired_at = :'since' AS same_since FROM lock_acquire('next', '1 h', 'bo
 ROLLBACK TO a;
 SELECT acquired_at = :'since' AS same_since, lock_is_held('next', 'alice-1') AS alice FROM lock_status('next');
 ROLLBACK;
--- a lock of the session's that is older than the limit
+-- a session's holding that is older than the limit cannot become a lease,
 RESET atomic_lock.max_lifetime;
 SELECT acquired_at AS since FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session') \gset
 SELECT t.wait_until(:'since'::timestamptz + interval '20 ms');
@@ -358,12 +361,12 @@ SET atomic_lock.max_lifetime = '20 ms';
 SELECT t.fingerprint() AS before \gset
 SELECT t.raises($$SELECT lock_acquire('session', '10 ms', 'alice-1')$$) ~ '^LK008: ' AS raised, (lock_try_acquire('session', '10 ms', 'alice-1')).status, t.code($$SELECT lock_extend('session', 'alice-1', '10 ms')$$), lock_try_extend('session', 'alice-1', '10 ms');
 SELECT t.fingerprint() = :'before' AS unchanged, locked, lifetime, expires_at, acquired_at = :'since' AS same_since FROM lock_status('session');
--- but goes on as one of the session's
+-- but continues as a session's holding
 SELECT status, expires_at, acquired_at = :'since' AS same_since FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session');
 SELECT lock_release('session', 'alice-1');
 RESET atomic_lock.max_lifetime;
 
--- nor a sweep of what the transaction relies on, nor another owner that takes part before
+-- neither a sweep of the pinned lease nor another sharer that joined earlier begins a new life
 SELECT acquired_at AS since FROM lock_acquire('swept', '1 h', 'alice-1') \gset
 BEGIN;
 SELECT lock_assert('swept', 'alice-1') > 0 AS pinned, t.run_out('swept', 'alice-1');
@@ -382,7 +385,7 @@ COMMIT;
 RESET atomic_lock.max_lifetime;
 
 --
--- By force, which is audited, a new life begins
+-- Force begins a new life, and is audited
 --
 SET atomic_lock.max_lifetime = '20 ms';
 BEGIN;

@@ -3,18 +3,26 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Messages: control characters are escaped, owners never appear
+-- Error messages escape control characters, and never contain an owner
+--
+-- Properties: each refusal has its SQLSTATE, in PostgreSQL's message style, and gives the key,
+-- the holder's label and mode, and the start and end of the lease. Keys, labels and words are
+-- escaped, so that no one can forge a line of the log.
+--
+-- Turns red when: a message shows an owner or a raw control character, lacks the key, or has
+-- another SQLSTATE; a forced end leaves no line in the log.
 --
 
--- Keys and labels with line ends, escapes and bells cannot forge a line of the log.
+-- Keys and labels with line ends, escape sequences and bells cannot forge a line of the log.
 SELECT acquired FROM lock_acquire(E'a\nLOG:  b\r\t\x1b[31m\x07\x7f\x01z', '10 min', 'secret-1', holder => E'Bob\r\nERROR:  \x1b[0m"\\n');
 SELECT t.raises($$SELECT lock_acquire(E'a\nLOG:  b\r\t\x1b[31m\x07\x7f\x01z')$$);
 SELECT t.raises($$SELECT lock_acquire(E'a\nLOG:  b\r\t\x1b[31m\x07\x7f\x01z', owner => 'secret-2')$$) ~ 'secret' AS owner_shown;
--- Quotes, backslashes and percent signs are themselves.
+-- Quotes, backslashes and percent signs are shown unchanged.
 SELECT acquired FROM lock_acquire('"%s\n''', '10 min', 'secret-1', holder => '%d "x" \t');
 SELECT t.raises($$SELECT lock_acquire('"%s\n''')$$);
 
--- Every error there is, with a nasty key and label, for the owner and for another.
+-- Every error, for a key and label with control characters, asked for by the owner and by
+-- another.
 SET application_name = 'secret-4';
 CREATE FUNCTION t.situation(s text, k text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -63,19 +71,19 @@ CREATE TABLE t.said AS SELECT s, a.* FROM unnest(ARRAY['held', 'expired', 'relea
 SELECT count(*) AS owners_shown FROM t.said WHERE answer ~ 'secret';
 SELECT count(*) AS control_characters FROM t.said WHERE regexp_replace(answer, E'\nDETAIL: |\nHINT: ', '', 'g') ~ '[\x01-\x1f\x7f]';
 SELECT count(*) AS without_key FROM t.said WHERE answer <> 'no error' AND answer !~ 'lock "k\\x0a';
--- Messages are written as PostgreSQL writes them.
+-- Messages follow PostgreSQL's style.
 SELECT DISTINCT answer FROM t.said WHERE split_part(answer, E'\n', 1) ~ '(\.$|^.....: [A-Z])' OR answer ~ 'DETAIL: [^A-Z<]' OR answer ~ 'HINT: [^A-Z]' OR answer ~ '(DETAIL|HINT): [^\n]*[^.\n](\n|$)';
--- Refusals say who, since when, in which mode and until when.
+-- Refusals give the holder, its mode, and when its lease began and ends.
 SELECT DISTINCT t.state(answer) AS code FROM t.said WHERE answer ~ 'DETAIL: [^\n]*<time> (until|and ends at) <time>' ORDER BY 1;
 
--- A wait that ran out reads otherwise than a refusal without one.
+-- A wait that timed out has another message than a refusal without a wait.
 SELECT s AS situation, t.mask(regexp_replace(answer, 'waited for [0-9]+ ms', 'waited for <n> ms')) AS answer FROM t.said WHERE call ~ 'wait' AND answer ~ '^55P03' ORDER BY s;
 
--- A key of full length is shown as a whole, cut nowhere in the middle of an escape.
+-- A key of maximum length is shown in full.
 SELECT acquired FROM lock_acquire(repeat(E'\n', 1024), '10 min', holder => repeat(E'\t', 255));
 SELECT replace(replace(split_part(t.raises($$SELECT lock_acquire(repeat(E'\n', 1024))$$), E'\n', 1), repeat('\x0a', 1024), '...'), repeat('\x09', 255), '...') AS message;
 
--- The words of a refused argument are escaped, too.
+-- Invalid words are escaped, too.
 SELECT t.raises($$SELECT lock_acquire('k', mode => E'x\ny')$$);
 SELECT t.raises($$SELECT lock_acquire('k', lifetime => E'x\x1by')$$);
 

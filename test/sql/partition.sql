@@ -2,17 +2,16 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Keys distributed over several servers
 --
--- Keys that are spread over several servers
+-- Properties: lock_partition() is the remainder that PARTITION BY HASH gives for the text in
+-- the first braces of a key. With atomic_lock.partitions, every function with a key, and every
+-- guard, raises LK010 for a key of another partition, and changes nothing. A server whose
+-- partition is not set has none. Existing holdings continue, and their owner can release all of
+-- them. A guard shows no key to a role that may not read its columns.
 --
--- Properties: lock_partition() is the remainder that PARTITION BY HASH has, of what is in the
--- first braces of a key; with atomic_lock.partitions, every function that takes a key, and
--- every guard, raises LK010 for a key of another partition, and changes nothing; a server
--- that was not told its partition has none; what is held goes on, and its owner can let
--- go of all; a guard shows no key to whoever may not see its columns.
---
--- Turns red when: the hash is another than PostgreSQL's; a new function does not check its
--- key; one key of a set is not checked; the default of atomic_lock.partition lets keys in.
+-- Turns red when: the hash differs from PostgreSQL's; a new function, or one key of a set, is
+-- not checked; the default of atomic_lock.partition admits keys.
 DROP ROLE IF EXISTS regress_al_user;
 CREATE ROLE regress_al_user;
 SELECT lock_grant_access('regress_al_user', 'user');
@@ -27,19 +26,19 @@ FROM (SELECT (ARRAY[1, 2, 3, 8, 13])[1 + i % 5] AS m,
 		CASE i % 3 WHEN 0 THEN 'order:' || i WHEN 1 THEN repeat(md5(i::text), 1 + i % 9) ELSE chr(i % 50000 + 1) || random() END AS k
 	FROM generate_series(1, 100000) i) AS s;
 
--- what is in the first braces, unless it is nothing
+-- the text in the first braces, unless it is empty
 SELECT k, lock_partition(k, 1000000007) = lock_partition(v, 1000000007) AS equal
 FROM (VALUES ('{order:42}:line:7', 'order:42'), ('a{x}b{y}c', 'x'), ('{{x}}', '{x'), ('a}b{x}', 'x'),
 	('{}x', '{y}x'), ('{}{x}', 'x'), ('{x', 'x'), ('x}', 'x'), ('{x', '{x'), ('a{é}', 'é')) AS c (k, v);
 SELECT satisfies_hash_partition('t.routed'::regclass, 7, lock_partition('{}x', 7), '{}x'::text) AS empty_braces_are_all_of_it;
 
--- for routers: the key may be any text
+-- for routers the key may be any text
 SELECT lock_partition('', 1), lock_partition(repeat('x', 10000), 1);
 SELECT t.raises(c) FROM (VALUES ('SELECT lock_partition(NULL, 4)'), ('SELECT lock_partition(''k'', NULL)'),
 	('SELECT lock_partition(''k'', 0)'), ('SELECT lock_partition(''k'', -1)')) AS calls (c);
 
 --
--- Every function that has a key
+-- Every function with a key
 --
 CREATE TABLE t.orders (id int PRIMARY KEY, note text);
 INSERT INTO t.orders VALUES (1, 'one'), (2, 'two');
@@ -63,7 +62,7 @@ SELECT 'order:' || min(i) FILTER (WHERE lock_partition('order:' || i, 4) = 1) AS
 FROM generate_series(1, 100) i \gset
 SELECT :'here' AS here, :'elsewhere' AS elsewhere;
 
--- Off: none of them minds.
+-- Turned off: no function refuses the key.
 SELECT function FROM t.calls WHERE t.code(t.call(function, :'elsewhere')) = 'LK010';
 SELECT (lock_acquire(:'elsewhere', '1 hour', 'alice-1')).status;
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) AS before FROM app_lock a \gset
@@ -78,22 +77,22 @@ SELECT t.raises(format('SELECT lock_acquire_all(ARRAY[%L, %L], owner => ''bob-1'
 SELECT t.raises('SELECT lock_acquire_all(ARRAY[''{order:1}:line:1'', ''{order:1}:line:2''])') AS kept_together;
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) = :'before' AS nothing_changed FROM app_lock a;
 
--- What is held from before
+-- Holdings from before
 SELECT key FROM lock_held('alice-1');
 SELECT c, t.code(c) FROM (VALUES ('SELECT lock_heartbeat(owner => ''alice-1'')'), ('SELECT lock_extend_all(''alice-1'')'),
 	('SELECT lock_transfer_all(''alice-1'', ''heir'')'), ('SELECT lock_release_all(''alice-1'')')) AS calls (c);
 SELECT lock_release_all('alice-1');
 
--- No partition: none of them does anything.
+-- Without a partition every function refuses.
 SET atomic_lock.partition = -1;
 SELECT count(*) - count(*) FILTER (WHERE t.code(t.call(function, :'here')) = 'LK010') AS not_refused FROM t.calls;
 SELECT t.raises(t.call('lock_is_held(text,text)', :'here'));
 
--- More than there are
+-- A partition number beyond the number of partitions
 SET atomic_lock.partition = 4;
 SELECT t.code(t.call('lock_status(text)', :'here')), t.code(t.call('lock_status(text)', :'elsewhere'));
 
--- The extension can be created there.
+-- The extension can be created on such a server.
 SET client_min_messages = warning;
 DROP EXTENSION atomic_lock;
 CREATE EXTENSION atomic_lock;
@@ -107,11 +106,11 @@ SET atomic_lock.partition = 1;
 SELECT lock_protect('t.orders', 'order:{id}');
 SELECT t.raises('UPDATE t.orders SET note = '''' WHERE id = 1'), t.raises('UPDATE t.orders SET note = '''' WHERE id = 2');
 SELECT t.state(t.raises('SELECT lock_fetch(NULL::t.orders, ''1'', owner => ''o'')')) AS one, t.state(t.raises('SELECT lock_fetch(NULL::t.orders, ''2'', owner => ''o'')')) AS two;
--- Who may write a row, but not see its key, is not shown it.
+-- A role that may write a row but not read its key does not see the key.
 GRANT UPDATE (note), SELECT (note) ON t.orders TO regress_al_user;
 SET ROLE regress_al_user;
 SELECT t.raises('UPDATE t.orders SET note = ''''');
--- Only a superuser says what belongs here.
+-- Only a superuser can set the partition.
 SELECT t.code('SET atomic_lock.partition = 2'), t.code('SET atomic_lock.partitions = 0');
 RESET ROLE;
 DROP TABLE t.orders;

@@ -2,21 +2,20 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- The ticket of an owner that gets the lock in another way, or whose offered key is stolen
 --
--- A place in line, when its owner gets the lock in another way, or the lock is stolen
+-- Properties: an owner that gets the key exclusively, by any verb, has no ticket for it any
+-- more. A transaction that shares a key admits no one past the line, except in place of a share
+-- that it has released. If an offered key is stolen, the ticket stays, however long the thief
+-- holds the key, and gets a new offer.
 --
--- Properties: whoever gets the key alone has no place in its line any more, whichever verb
--- it was; a transaction that shares a key lets nobody past its line, except in place of who
--- released a share in it; whoever was offered a key that was stolen keeps its place, however
--- long the thief has the key, and is offered it again.
---
--- Turns red when: an upgrade or a conversion leaves the place there, for which the key is
--- kept from others when it is let go of; a key that is shared counts as taken, or one share
--- that is released as many; an offer that could not be taken costs the place.
+-- Turns red when: a ticket survives an upgrade or conversion, and keeps the key from others
+-- after the release; a shared key counts as taken, or one released share as several; an offer
+-- that could not be taken costs the ticket.
 
 
 --
--- Who shares the key waits in line to have it alone, and upgrades
+-- A sharer waits in line for the exclusive lock, and upgrades
 --
 SELECT (lock_acquire('k', owner => 'ann-1', mode => 'shared')).status AS ann, (lock_acquire('k', owner => 'bob-1', mode => 'shared', holder => 'Bob')).status AS bob;
 SELECT status, place FROM lock_enqueue('k', 'bob-1', 'Bob');
@@ -36,8 +35,8 @@ SELECT status FROM lock_convert('k', 'bob-1', 'exclusive');
 SELECT count(*) AS places FROM lock_queue;
 SELECT lock_release('k', 'bob-1');
 
--- A transaction that relies on a share, or has got one, lets nobody pass who is in line; in
--- place of one that it has released, it may take one.
+-- A transaction that pins or has acquired a share admits no one past the line; in place of a
+-- share that it has released it may take one.
 SELECT (lock_acquire('k', owner => 'ann-1', mode => 'shared')).status AS ann, (lock_acquire('k', owner => 'eve-1', mode => 'shared', holder => 'Eve')).status AS eve;
 SELECT status FROM lock_enqueue('k', 'bob-1', 'Bob');
 BEGIN;
@@ -56,7 +55,7 @@ ROLLBACK;
 
 
 --
--- A key that is offered is stolen
+-- An offered key is stolen
 --
 SELECT status FROM lock_acquire('k', owner => 'ann-1');
 SELECT status, place FROM lock_enqueue('k', 'bob-1', 'Bob');
@@ -64,12 +63,12 @@ SELECT status, place FROM lock_enqueue('k', 'cid-1', 'Cid');
 SELECT lock_release('k', 'ann-1');
 SELECT place, holder, offered_until IS NOT NULL AS offered FROM lock_queue;
 SELECT status FROM lock_steal('k', 'dot-1', 'why');
--- for longer than the offer
+-- for longer than the offer lasts
 UPDATE app_lock_queue SET expires_at = clock_timestamp() - interval '1 s' WHERE ticket = 0;
 SELECT place, holder, offered_until IS NOT NULL AS offered FROM lock_queue;
 SELECT lock_release('k', 'dot-1');
 SELECT place, holder, offered_until IS NOT NULL AS offered FROM lock_queue;
--- An offer that is over when the key is stolen has cost its place.
+-- An offer that has ended before the theft has cost its ticket.
 UPDATE app_lock_queue SET expires_at = clock_timestamp() - interval '1 s' WHERE ticket = 0;
 SELECT status FROM lock_steal('k', 'dot-1', 'why');
 SELECT place, holder, offered_until IS NOT NULL AS offered FROM lock_queue;

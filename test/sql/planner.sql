@@ -2,17 +2,15 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Locks that a statement takes, depending on its plan
 --
--- Locks that a statement takes, by the plan that PostgreSQL makes for it
+-- Properties: in a scan of one table, a condition on a column is evaluated before a function
+-- that takes a lock, whatever the order in the text, the size of the table and the verb. The
+-- forms that doc/sql.md recommends lock what they should. The forms that it warns of lock more,
+-- or nothing.
 --
--- Properties: in a scan of one table, a condition on a column is evaluated before a
--- function that takes a lock, whatever the order of the text, the size of the table
--- and the verb.  The forms in doc/sql.md that are right lock what they say.  The forms
--- that it warns of do lock more, or nothing.
---
--- Turns red when: a function that takes a lock costs no more than a condition; a
--- version of PostgreSQL plans one of these forms in another way, so that the document
--- must change.
+-- Turns red when: a function that takes a lock costs no more than a condition; a version of
+-- PostgreSQL plans one of these forms differently, so that the document must change.
 
 CREATE TABLE t.docs (id int PRIMARY KEY, folder int, title text, prio int);
 INSERT INTO t.docs SELECT i, i % 10, 'title ' || i, 100 - i FROM generate_series(1, 100) i;
@@ -20,7 +18,7 @@ CREATE TABLE t.small (id int, title text);
 INSERT INTO t.small VALUES (1, 'a'), (2, 'b'), (3, 'c');
 ANALYZE t.docs, t.small;
 
--- How many rows the statement returns or changes, and how many locks it leaves
+-- The number of rows that the statement returns or changes, and of locks that it leaves
 CREATE FUNCTION t.locks(stmt text, OUT "rows" bigint, OUT locks bigint) LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE stmt;
@@ -45,7 +43,7 @@ SELECT s.stmt, l.* FROM (VALUES
 ) s (n, stmt), t.locks(s.stmt) l ORDER BY s.n;
 
 --
--- The forms of doc/sql.md that are right: one of many, a batch, the locks of a list
+-- The recommended forms of doc/sql.md: one of many, a batch, the locks of a list
 --
 SELECT s.stmt, l.* FROM (VALUES
 	(1, $$SELECT FROM (SELECT id FROM t.docs ORDER BY prio) d CROSS JOIN LATERAL lock_try_acquire('d:' || d.id, owner => 'w') l WHERE l.acquired LIMIT 1$$),
@@ -55,7 +53,7 @@ SELECT s.stmt, l.* FROM (VALUES
 SELECT FROM d WHERE (lock_try_acquire('d:' || id, owner => 'w')).acquired$$),
 	(5, $$SELECT FROM lock_acquire('d:1', owner => 'w') WHERE acquired$$)
 ) s (n, stmt), t.locks(s.stmt) l ORDER BY s.n;
--- One of many passes over what others have.
+-- One of many skips keys of other owners.
 SELECT count(*) FROM generate_series(91, 100) i CROSS JOIN LATERAL lock_acquire('d:' || i, owner => 'other');
 SELECT d.id, l.key FROM (SELECT id FROM t.docs ORDER BY prio) d CROSS JOIN LATERAL lock_try_acquire('d:' || d.id, owner => 'w') l WHERE l.acquired LIMIT 1;
 SELECT lock_release_all('w'), lock_release_all('other');
@@ -74,6 +72,6 @@ SELECT s.stmt, l.* FROM (VALUES
 	-- a condition that is estimated to cost more comes later
 	(5, $$SELECT FROM t.small s WHERE (lock_try_acquire('d:' || id, owner => 'w')).acquired AND (SELECT sum(x.id * s.id) FROM generate_series(1, 100000) x (id)) < 0$$)
 ) s (n, stmt), t.locks(s.stmt) l ORDER BY s.n;
--- A call for each column: the second one finds what the first one took
+-- One call for each column: the second call finds the lock of the first
 SELECT acquired, status FROM (SELECT (lock_try_acquire('d:1', owner => 'w')).* OFFSET 0) s;
 SELECT acquired, status FROM (SELECT (lock_try_acquire('d:2')).* OFFSET 0) s;

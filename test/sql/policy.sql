@@ -2,27 +2,26 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- lock_set_policy, lock_drop_policy, lock_policies, lock_policy: the rules for a key
 --
--- lock_set_policy, lock_drop_policy, lock_policies, lock_policy: what holds for a key
+-- Properties: each rule for a key comes from the policy with the longest prefix that has this
+-- rule, otherwise from the setting. Prefixes are compared byte by byte. A policy replaces the
+-- one with the same prefix; invalid policies are refused. A policy that is set, dropped, rolled
+-- back or written by hand applies from the next call of the same transaction, at every
+-- isolation level.
 --
--- Properties: each part of what holds for a key is decided by the longest prefix of the
--- key that rules this part, and where none does, by the setting; prefixes are compared
--- byte by byte; a policy replaces the one with its prefix; bad ones are refused; what is
--- set, dropped, rolled back or written by hand is in force in the next call of the same
--- transaction, at every isolation level.
+-- policy_times.sql, policy_closed.sql, policy_limits.sql and policy_roles.sql test the effect
+-- on other calls.
 --
--- What policies do to other calls is in policy_times.sql, policy_closed.sql,
--- policy_limits.sql and policy_roles.sql.
---
--- Turns red when: a shorter prefix wins, or a longer one that leaves the part null; a
--- policy is found for a key that does not begin with its prefix; what a rollback has
--- undone is still in force; a change of the table by hand is not noticed.
+-- Turns red when: a shorter prefix wins, or a longer one without the rule; a policy applies to
+-- a key that does not begin with its prefix; a policy applies after its rollback; a change of
+-- the table by hand is missed.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
 
 --
--- None: settings
+-- No policy: settings
 --
 SELECT * FROM lock_policies;
 SELECT * FROM lock_policy('k') \gx
@@ -36,7 +35,7 @@ SELECT default_ttl, max_ttl, max_wait, max_lifetime, lock_delay, min_hold, prefi
 RESET ALL;
 
 --
--- Each part; merged
+-- Each rule, and several prefixes merged
 --
 SELECT lock_set_policy('', '1 min', '2 min', '3 s', '4 min', '5 s', '6 s', 7, 8, ARRAY['regress_al_a']::regrole[], true, true);
 SELECT lock_set_policy('a', max_holders => 1);
@@ -51,7 +50,8 @@ $$;
 SELECT k, t.policy(k) FROM unnest(ARRAY['', 'a', 'b', 'aa', 'a:', 'a:b', 'a:b:', 'a:b:c', 'a:bc', 'nothing', 'A:b:']) k WHERE k <> '';
 SELECT k, (SELECT jsonb_object_agg(coalesce(p, '?'), parts) FROM (SELECT p.value #>> '{}' AS p, string_agg(p.key, ' ' ORDER BY p.key) AS parts FROM jsonb_each(prefixes) p GROUP BY 1) x) AS prefixes
 FROM unnest(ARRAY['b', 'a', 'a:b', 'a:b:c', 'nothing']) k, lock_policy(k);
--- NULL is left to others, not taken from what was there: a policy replaces the former one as a whole.
+-- NULL leaves a rule to other policies, not to the former policy: a new policy replaces the
+-- former one as a whole.
 SELECT lock_set_policy('a:b:', notify => true);
 SELECT * FROM lock_policies WHERE prefix = 'a:b:' \gx
 SELECT t.policy('a:b:c');
@@ -64,7 +64,7 @@ SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 SELECT * FROM lock_policies;
 SELECT count(*) FROM app_lock_policy;
 SELECT default_ttl, prefixes FROM lock_policy('a:b:c');
--- Policies decide for what settings have, too, longer or shorter.
+-- Policies override settings, for longer or shorter times.
 SELECT lock_set_policy('', '3 days', '100 days', '1 h', '0', '0');
 SET atomic_lock.max_lifetime = '2 h';
 SET atomic_lock.lock_delay = '1 h';
@@ -78,7 +78,7 @@ SELECT lock_drop_policy('');
 SELECT count(lock_set_policy(p, max_holders => n::int)) FROM unnest(ARRAY['ab', 'ab%', 'ab_', 'äb', 'a' || U&'\0308' || 'b', 'ü', '€:', '𝄞', U&'\+10FFFF', E'tab\t', E'"quoted" ''too'' \\ back', E'a\x01', 'a ', ' ', 'Straße', E'new\nline']) WITH ORDINALITY u(p, n);
 SELECT to_json(k) AS k, max_holders, prefixes -> 'max_holders' AS prefix FROM unnest(ARRAY['a', 'ab', 'abc', 'ab%', 'ab%c', 'ab_', 'abx', 'AB', 'äb', 'äbc', 'a' || U&'\0308' || 'b', 'ä', 'u', 'ü', 'ü:x', '€', '€:1', '𝄞𝄞', '𝄟', U&'\+10FFFFx', E'tab\tx', 'tab', E'"quoted" ''too'' \\ back', '"quoted"', E'a\x01', E'a\x02', 'a b', ' a', 'Strasse', 'Straßen', E'new\nlines']) k, lock_policy(k);
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
--- The longest ones; what is longer than a key is no prefix of it.
+-- The longest prefixes; one that is longer than any key is refused.
 SELECT lock_set_policy(repeat('x', 1024), max_holders => 1), lock_set_policy(repeat('x', 1023), max_holders => 2), lock_set_policy(repeat('é', 512), max_holders => 3);
 SELECT n, (lock_policy(repeat('x', n))).max_holders FROM generate_series(1022, 1024) n;
 SELECT n, (lock_policy(repeat('é', n))).max_holders FROM generate_series(511, 512) n;
@@ -86,8 +86,8 @@ SELECT t.raises(format('SELECT lock_set_policy(%s, max_holders => 1)', p)) FROM 
 SELECT t.raises(format('SELECT lock_drop_policy(%s)', p)) FROM unnest(ARRAY['repeat(''x'', 1025)', 'NULL']) p;
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 
--- Many, nested, each with some of the parts, set in no order: what is found for a key is
--- what a search through all of them finds.
+-- Many nested policies, each with some of the rules, set in random order: for each key,
+-- lock_policy finds what a search through all of them finds.
 CREATE FUNCTION t.word(seed int, max int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
 	SELECT string_agg((ARRAY['a', 'b', 'ab', 'ä', '€', '𝄞', U&'\+10FFFF', '%', E'\x01', '~'])[1 + ('x' || substr(md5(seed || 'l' || i), 1, 6))::bit(24)::int % 10], '')
 	FROM generate_series(1, 1 + ('x' || substr(md5(seed || 'n'), 1, 6))::bit(24)::int % max) i
@@ -104,7 +104,7 @@ SELECT count(*) AS keys, count(DISTINCT f.max_ttl) AS by_policies,
 	count(*) FILTER (WHERE p.max_ttl IS DISTINCT FROM f.max_ttl) AS wrong_max_ttl, count(*) FILTER (WHERE p.max_holders IS DISTINCT FROM f.max_holders) AS wrong_max_holders,
 	count(*) FILTER (WHERE p.prefixes ->> 'history' IS DISTINCT FROM f.history) AS wrong_history
 FROM t.found f, lock_policy(f.k) p;
--- Half of them dropped
+-- Half of them are dropped
 SELECT count(lock_drop_policy(p)) AS dropped FROM t.prefixes WHERE n % 2 = 0;
 SELECT count(*) FILTER (WHERE p.max_holders IS DISTINCT FROM (SELECT l.max_holders FROM lock_policies l WHERE starts_with(f.k, l.prefix) AND l.max_holders IS NOT NULL ORDER BY octet_length(l.prefix) DESC LIMIT 1)) AS wrong_max_holders,
 	count(*) FILTER (WHERE p.max_holders IS DISTINCT FROM f.max_holders) AS not_as_before
@@ -113,7 +113,7 @@ TRUNCATE app_lock_policy;
 SELECT count(*) FILTER (WHERE p.prefixes = '{}') = count(*) AS settings FROM t.found f, lock_policy(f.k) p;
 
 --
--- Bad ones
+-- Invalid policies
 --
 SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(ARRAY[
 	'default_ttl => ''0''', 'default_ttl => ''999 us''', 'default_ttl => ''-1 s''', 'default_ttl => ''1 month''', 'default_ttl => ''36501 d''', 'default_ttl => ''1 year -1 year''',
@@ -126,16 +126,17 @@ SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(A
 	'roles => ''{}''', 'roles => ''{NULL}''', 'roles => ''{regress_al_a,NULL}''', 'roles => ''{regress_al_a,4294967295}''', 'roles => ''{-}''', 'roles => ''{regress_al_none}''',
 	'default_ttl => ''2 s'', max_ttl => ''1 s''', 'default_ttl => ''2 s'', max_lifetime => ''1999 ms''', 'default_ttl => ''3 s'', max_ttl => ''4 s'', max_lifetime => ''2 s'''
 	]) WITH ORDINALITY u(a, n) ORDER BY n;
--- and what is just right
+-- and valid ones at the limits
 SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(ARRAY[
 	'default_ttl => ''1 ms'', max_ttl => ''1 ms'', max_lifetime => ''1 ms''', 'default_ttl => ''36500 d'', max_ttl => ''36500 d'', max_wait => ''36500 d'', max_lifetime => ''36500 d'', lock_delay => ''36500 d'', min_hold => ''36500 d''',
 	'default_ttl => ''2 s'', max_lifetime => ''0''', 'max_wait => ''0'', lock_delay => ''0'', min_hold => ''0''', 'max_lifetime => ''1 us'', lock_delay => ''1 us'', min_hold => ''1 us'', max_wait => ''1 us''',
 	'max_ttl => ''2 h'', max_lifetime => ''1 h''', 'max_holders => 1, max_keys_per_role => 1', 'roles => ''{{regress_al_a},{regress_al_b}}''', 'roles => ''[5:5]={regress_al_a}'''
 	]) WITH ORDINALITY u(a, n) ORDER BY n;
--- A default of one policy beside the limit of another is not refused: the ttl is cut (policy_times.sql).
+-- A default_ttl above the max_ttl of another policy is not refused: the ttl is cut
+-- (policy_times.sql).
 SELECT lock_set_policy('long', default_ttl => '1 h'), lock_set_policy('longer', max_ttl => '1 min');
 SELECT lock_policy('NULL') IS NOT NULL AS null_is_a_text, t.raises('SELECT lock_policy(NULL)'), t.raises('SELECT lock_policy('''')'), t.raises('SELECT lock_policy(repeat(''x'', 1025))');
--- A refused policy leaves the former one.
+-- A refused policy leaves the former one in force.
 SELECT lock_set_policy('k', max_holders => 3);
 SELECT t.code($$SELECT lock_set_policy('k', max_holders => 0)$$), (lock_policy('k')).max_holders;
 SELECT t.raises('SELECT app_lock_policy_changed()'), t.raises('SELECT app_lock_keep_own()');
@@ -160,7 +161,7 @@ RELEASE a;
 SELECT (lock_policy('tx')).max_holders;
 ROLLBACK;
 SELECT max_holders FROM lock_policy('tx');
--- a block with an exception is a savepoint
+-- a block with an exception handler is a savepoint
 DO $$
 BEGIN
 	PERFORM lock_set_policy('tx', max_holders => 1);
@@ -173,10 +174,10 @@ BEGIN
 	ASSERT (SELECT max_holders FROM lock_policy('tx')) = 1;
 END $$;
 SELECT max_holders FROM lock_policy('tx');
--- of one statement: each call follows the last one
+-- within one statement, each call sees the last change
 SELECT n, lock_set_policy('tx', max_holders => n), (lock_policy('tx')).max_holders FROM generate_series(1, 3) n;
 SELECT lock_drop_policy('tx');
--- at every isolation level, with a snapshot that is older
+-- at every isolation level, with an older snapshot
 CREATE FUNCTION t.story() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
@@ -232,14 +233,15 @@ SET session_replication_role = replica;
 DELETE FROM app_lock_policy WHERE prefix = 'hand:copied';
 SELECT max_holders AS in_a_subscription FROM lock_policy('hand:copied:1');
 RESET session_replication_role;
--- A role without a policy admits nobody to anything; a policy with roles but without a row for any admits superusers.
+-- A role row without a policy row has no effect; a policy that requires roles but has no role
+-- rows admits superusers only.
 INSERT INTO app_lock_policy_role VALUES ('stray', 'regress_al_a'::regrole);
 SELECT roles, prefixes FROM lock_policy('stray');
 SELECT prefix, roles FROM lock_policies;
 INSERT INTO app_lock_policy (prefix, has_roles) VALUES ('nobody', 1);
 SELECT roles, prefixes FROM lock_policy('nobody:1');
 SELECT lock_drop_policy('stray') AS stray, lock_drop_policy('nobody') AS nobody;
--- Other DDL leaves them as they are.
+-- Other DDL leaves the policies unchanged.
 SELECT lock_set_policy('ddl', max_holders => 5, roles => '{regress_al_a}');
 ALTER TABLE app_lock_policy SET (fillfactor = 50);
 CLUSTER app_lock_policy USING app_lock_policy_pkey;
@@ -253,7 +255,7 @@ SELECT t.raises($$SELECT lock_policy('ddl')$$);
 SELECT t.raises($$SELECT lock_set_policy('ddl')$$);
 ROLLBACK;
 SELECT max_holders, roles FROM lock_policy('ddl');
--- They go with the extension.
+-- Policies are dropped with the extension.
 BEGIN;
 DROP EXTENSION atomic_lock;
 CREATE EXTENSION atomic_lock;
@@ -267,8 +269,8 @@ DROP ROLE regress_al_a, regress_al_b;
 SELECT prefix, regexp_replace(roles::text, '[0-9]+', '<number>') AS roles FROM lock_policies WHERE roles IS NOT NULL;
 
 --
--- Where caches are discarded all the time, as servers that check assertions can, a call that
--- reads policies comes to an end.
+-- If caches are discarded all the time, as servers with assertions can do, a call that reads
+-- policies still ends.
 --
 SELECT set_config('debug_discard_caches', CASE WHEN current_setting('debug_assertions')::boolean THEN '1' ELSE '0' END, false) IN ('0', '1') AS set;
 SELECT lock_set_policy('discard', max_holders => 3);

@@ -2,19 +2,19 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- Policies that reserve keys for roles
 --
--- Properties: who is a member of none of the roles, as PostgreSQL counts it, gets 42501
--- from every function that changes such a key, whatever its state, also where that is
--- one key of many, and nothing is changed; who is, gets what everybody gets; reading,
--- lock_assert, guards and force_release are not refused; the role that counts is the
--- current one, so a SECURITY DEFINER function has that of its owner; a role that was
--- dropped admits nobody.
+-- Properties:
+-- - A caller that is a member of none of the roles, by PostgreSQL's rules, gets 42501 from
+--   every function that changes such a key, whatever the key's state, also if it is one key of
+--   many, and nothing changes. For a member the policy makes no difference.
+-- - Reading, lock_assert, guards and force_release are not refused.
+-- - The current role counts, so a SECURITY DEFINER function has its owner's. A dropped role
+--   admits no one.
 --
--- Turns red when: one function forgets to ask; a membership that is not inherited counts;
--- the session's role counts; the roles of another policy, or none after a drop, let
--- somebody in; a refusal changes something, or tells what state the lock is in.
+-- Turns red when: one function does not check; a membership without INHERIT counts, or the
+-- session's role; the roles of another policy, or no roles after a drop, admit a caller; a
+-- refusal changes something, or reveals the state of the lock.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_dropped;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
@@ -27,8 +27,8 @@ CREATE TABLE t.orders (id int PRIMARY KEY);
 INSERT INTO t.orders VALUES (1);
 GRANT SELECT ON t.orders TO PUBLIC;
 
--- {k} is the key: that prefix with "free" or "held" behind it.  Some of those that change
--- several holdings have changed the first ones when they raise; that is rolled back.
+-- {k} is the key: a prefix followed by "free" or "held". Some calls for several holdings have
+-- changed the first ones when they raise; that is rolled back.
 CREATE TABLE t.verbs (n int GENERATED ALWAYS AS IDENTITY, kind text, has text, call text);
 GRANT SELECT ON t.verbs TO PUBLIC;
 INSERT INTO t.verbs (kind, has, call) VALUES
@@ -85,7 +85,7 @@ INSERT INTO t.verbs (kind, has, call) VALUES
 	('forces', 'held', 'lock_try_force_release({k}, ''test'')'),
 	('forces', 'free', 'lock_try_force_release({k}, ''test'')');
 
--- What a call answers; undone in any case
+-- The answer of a call, which is undone in any case
 CREATE FUNCTION t.ask(call text, prefix text, has text DEFAULT 'held') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -102,11 +102,11 @@ EXCEPTION
 		RETURN t.render(SQLSTATE, SQLERRM, d, h);
 END
 $$;
--- Who is refused what: the answers of all functions of a kind
+-- The answers of all functions of a kind
 CREATE FUNCTION t.ask_all(which text, prefix text, OUT answer text, OUT times bigint) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT answer, count(*) FROM (SELECT n, t.ask(call, prefix, has) AS answer FROM t.verbs WHERE kind ~ which OFFSET 0) x GROUP BY answer ORDER BY min(n)
 $$;
--- Is a role refused all that changes?  Shown with the number of functions, and what is not.
+-- The number of changing functions that refuse the role, and the answers of the others
 CREATE FUNCTION t.refused(prefix text, kinds text DEFAULT 'changes|several', OUT refused bigint, OUT others text) LANGUAGE sql AS $$
 	SELECT count(*) FILTER (WHERE answer ~ '^42501: permission denied for lock "'), string_agg(call || ' ' || answer, ', ') FILTER (WHERE answer !~ '^42501: permission denied for lock "')
 	FROM (SELECT call, t.ask(call, prefix, has) AS answer FROM t.verbs WHERE kind ~ kinds OFFSET 0) x
@@ -120,7 +120,7 @@ $$;
 --
 SELECT lock_set_policy('r:', roles => '{regress_al_a}');
 SELECT count(lock_acquire(k, '1 h', 'me', holder => 'Me')) FROM unnest(ARRAY['r:held', 'other']) k;
--- A call for one key, or for a set to acquire, leaves nothing behind.
+-- A call for one key, or to acquire a set, leaves nothing behind.
 SELECT t.fingerprint() AS before \gset
 SET ROLE regress_al_out;
 BEGIN;
@@ -133,7 +133,7 @@ SET ROLE regress_al_out;
 SELECT * FROM t.ask_all('changes|several', 'r:');
 SELECT call, t.ask(call, 'r:', has) FROM t.verbs WHERE kind IN ('reads', 'forces') ORDER BY n;
 RESET ROLE;
--- What a member gets, everybody gets where there is no such policy.
+-- A member gets the same answers as any caller without such a policy.
 CREATE VIEW t.difference AS SELECT r.call, t.ask(r.call, 'r:', r.has) AS reserved, t.ask(r.call, 'x:', r.has) AS other FROM t.verbs r WHERE r.kind <> 'forces' AND r.call ~ '\{k\}' AND r.call !~ 'lock_policy|lock_held_at';
 GRANT SELECT ON t.difference TO PUBLIC;
 SELECT status FROM lock_acquire('x:held', '1 h', 'me', holder => 'Me');
@@ -142,10 +142,9 @@ SELECT count(*), count(*) FILTER (WHERE regexp_replace(reserved, 'r:', 'x:', 'g'
 SELECT * FROM t.ask_all('forces', 'r:');
 RESET ROLE;
 
+-- Membership
 --
--- Who is a member
---
--- itself, a member, a member of a member; not one that would have to SET ROLE
+-- the role itself, a member, a member of a member; not a member that needs SET ROLE
 SET ROLE regress_al_a;
 SELECT t.count_denied('r:') AS itself;
 SET ROLE regress_al_of_in;
@@ -158,13 +157,13 @@ SELECT t.ask('(lock_try_acquire({k})).status', 'r:', 'free') ~ '^42501' AS befor
 SET ROLE regress_al_a;
 SELECT t.count_denied('r:') AS after_set_role;
 RESET SESSION AUTHORIZATION;
--- a superuser, also as nobody's member
+-- a superuser, though a member of no role
 SELECT t.count_denied('r:') AS superuser;
--- A superuser who takes another role is that role.
+-- A superuser after SET ROLE is that role.
 SET ROLE regress_al_b;
 SELECT * FROM t.refused('r:');
 RESET ROLE;
--- as memberships are now
+-- present memberships count
 GRANT regress_al_a TO regress_al_b;
 SET ROLE regress_al_b;
 SELECT t.count_denied('r:') AS granted;
@@ -173,7 +172,7 @@ REVOKE regress_al_a FROM regress_al_b;
 SET ROLE regress_al_b;
 SELECT refused FROM t.refused('r:');
 RESET ROLE;
--- SECURITY DEFINER: the owner of the function
+-- SECURITY DEFINER: the owner of the function counts
 CREATE FUNCTION t.by_a(k text) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$SELECT t.ask('(lock_try_acquire({k})).status', k, '')$$;
 CREATE FUNCTION t.by_out(k text) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$SELECT t.ask('(lock_try_acquire({k})).status', k, '')$$;
 ALTER FUNCTION t.by_a OWNER TO regress_al_a;
@@ -186,7 +185,7 @@ RESET ROLE;
 SELECT t.by_a('r:1') AS by_a, split_part(t.by_out('r:1'), ':', 1) AS by_out;
 
 --
--- Which policy: the longest that has roles, alone
+-- Only the longest policy with roles counts
 --
 SELECT lock_set_policy('', roles => '{regress_al_b}'), lock_set_policy('r:both', roles => '{regress_al_a,regress_al_b}'), lock_set_policy('r:other', max_ttl => '1 h'), lock_set_policy('r:b', roles => '{regress_al_b}');
 CREATE VIEW t.may AS SELECT current_user AS role, string_agg(k || ' ' || CASE t.ask('(lock_try_acquire({k})).status', k, '') WHEN 'acquired' THEN 'yes' ELSE 'no' END, ', ' ORDER BY k) FROM unnest(ARRAY['x', 'r', 'r:', 'r:1', 'r:b', 'r:bo', 'r:both', 'r:other']) k;
@@ -199,7 +198,7 @@ TABLE t.may;
 SET ROLE regress_al_out;
 TABLE t.may;
 RESET ROLE;
--- one refused key of a set, of all that an owner has, of a heartbeat: nothing is done
+-- one refused key of a set, of all of an owner's leases, or of a heartbeat: nothing is done
 SELECT count(lock_drop_policy(p)) FROM unnest(ARRAY['', 'r:both', 'r:b']) p;
 SELECT count(*) FROM lock_acquire_all(ARRAY['all 1', 'r:all', 'z all'], '1 h', 'all');
 SET ROLE regress_al_out;
@@ -208,11 +207,11 @@ SELECT split_part(a, E'\n', 1), v FROM unnest(ARRAY['lock_release_all(''all'')',
 SELECT lock_heartbeat('{z all,all 1}', 'all') IS NOT NULL AS without_it, lock_try_extend('all 1', 'all') > now() AS one;
 RESET ROLE;
 SELECT count(*) FROM lock_held('all');
--- the order of what is judged: bad input first, then the role, and nothing of the state
+-- bad arguments are reported first, then the missing role, and nothing about the state
 SET ROLE regress_al_out;
 SELECT t.code($$SELECT lock_acquire(NULL)$$) AS null_key, t.code($$SELECT lock_acquire('r:1', mode => 'x')$$) AS mode, t.code($$SELECT lock_acquire('r:1', '0')$$) AS ttl, t.code($$SELECT lock_release('r:1', 'nobody')$$) AS not_found, t.code($$SELECT lock_acquire('r:held', wait => '1 min')$$) AS wait;
 RESET ROLE;
--- Guards: who writes a row need not be able to change its lock.
+-- Guards: a role may write a row without being able to change its lock.
 CREATE TABLE t.guarded (id int PRIMARY KEY, note text);
 INSERT INTO t.guarded VALUES (1, 'one');
 SELECT lock_protect('t.guarded', 'r:guarded:{id}');
@@ -225,7 +224,8 @@ SELECT t.ask('lock_try_release({k})', 'r:guarded:1', '') ~ '^42501' AS not_relea
 RESET atomic_lock.owner;
 RESET ROLE;
 TABLE t.guarded;
--- What somebody holds when a policy is made stays, and is out of hand until it ends.
+-- A holding stays when a policy excludes its role, and the role can change it no more until it
+-- ends.
 SET ROLE regress_al_out;
 SELECT status FROM lock_acquire('later', '1 h', 'me');
 BEGIN;
@@ -240,7 +240,7 @@ SELECT lock_release('later', 'me');
 RESET ROLE;
 
 --
--- Roles that are dropped
+-- Dropped roles
 --
 CREATE ROLE regress_al_dropped;
 SELECT lock_grant_access('regress_al_dropped', 'user');
@@ -250,7 +250,7 @@ SELECT t.ask('(lock_try_acquire({k})).status', k, '') FROM unnest(ARRAY['d:1', '
 RESET ROLE;
 DROP OWNED BY regress_al_dropped;
 DROP ROLE regress_al_dropped;
--- nobody comes in for it, and a new role with its name is another one
+-- the policy admits no one in its place, and a new role with its name is another role
 CREATE ROLE regress_al_dropped;
 SELECT lock_grant_access('regress_al_dropped', 'user');
 SET ROLE regress_al_dropped;
@@ -261,15 +261,15 @@ RESET ROLE;
 SELECT t.ask('(lock_try_acquire({k})).status', 'd:1', '') AS superuser;
 SELECT prefix, regexp_replace(roles::text, '[0-9]+', '<number>') AS roles FROM lock_policies WHERE prefix ~ '^d';
 SELECT regexp_replace((lock_policy('d:1')).roles::text, '[0-9]+', '<number>') AS roles, (lock_policy('d:1')).prefixes;
--- That number is not taken again.
+-- The number of the dropped role is refused.
 SELECT t.code(format('SELECT lock_set_policy(''d:'', roles => %L)', roles)) FROM lock_policies WHERE prefix = 'd:';
--- DROP OWNED of a role takes no policy.
+-- DROP OWNED BY a role removes no policy.
 SELECT lock_set_policy('d:', roles => '{regress_al_b}');
 DROP OWNED BY regress_al_b;
 SELECT prefix, roles FROM lock_policies WHERE prefix = 'd:';
--- PUBLIC is no role; a role that cannot log in, or has an odd name, is
+-- PUBLIC is no role; a role without LOGIN or with an odd name is one
 SELECT t.raises($$SELECT lock_set_policy('d:', roles => '{public}')$$);
--- Who sets policies need not be a member of what it reserves.
+-- The role that sets a policy need not be a member of the policy's roles.
 SET ROLE regress_al_out;
 SELECT lock_set_policy('d:', roles => '{regress_al_b}'), lock_drop_policy('d:two');
 RESET ROLE;

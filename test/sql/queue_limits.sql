@@ -3,24 +3,22 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/line.sql'
 \i :setup
---
 -- The line for a key: policies and limits
 --
--- Properties: a role that a policy leaves out gets no place.  max_ttl limits offer
--- and keep.  An owner or a role whose quota is used up gets no place.
--- max_queue_places limits the places of a role for a key.
+-- Properties: a role that a policy excludes gets no ticket. max_ttl limits offer and keep. A
+-- role whose quota is used up gets no ticket. max_queue_places limits the tickets of a role for
+-- one key.
 --
--- Turns red when: one of these rules admits a caller that it excludes; a limit counts
--- renewals, or expired places; a role uses the place of another.
+-- Turns red when: one of these rules admits a caller that it excludes; a limit counts renewals
+-- or expired tickets; a role uses the ticket of another.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
 SELECT lock_grant_access(r, 'user') FROM unnest(ARRAY['regress_al_a', 'regress_al_b']::regrole[]) r;
 
---
 -- Policies and limits
 --
--- A role that a policy leaves out cannot stand in line.
+-- An excluded role gets no ticket.
 SELECT lock_set_policy('roles:', roles => ARRAY['regress_al_a'::regrole]);
 SET ROLE regress_al_b;
 SELECT t.raises($$SELECT lock_enqueue('roles:free', 'bob-1')$$);
@@ -31,21 +29,21 @@ SELECT t.raises($$SELECT lock_enqueue('roles:k', 'bob-1')$$);
 SELECT lock_leave('roles:k', 'bob-1');
 SET ROLE regress_al_a;
 SELECT t.enter('roles:k', 'Bob');
--- It knows the owner's secret, and still gets nothing.
+-- Knowing the owner of a ticket does not help the role.
 SET ROLE regress_al_b;
 SELECT t.code($$SELECT lock_enqueue('roles:k', 'bob-1')$$) AS renew, t.code($$SELECT lock_acquire('roles:k', owner => 'bob-1')$$) AS acquire;
 RESET ROLE;
 SELECT place, holder, role FROM lock_queue WHERE key LIKE 'roles:%';
--- max_ttl: what nobody asked for is cut
+-- max_ttl: default values are cut
 SELECT lock_set_policy('ttl:', max_ttl => '10 s');
 SELECT t.take('ttl:k', 'Ann', '10 s'), t.enter('ttl:k', 'Bob');
 SELECT offer, expires_at - queued_at BETWEEN '9 s' AND '11 s' AS kept FROM lock_queue WHERE key = 'ttl:k';
 SELECT t.raises($$SELECT lock_enqueue('ttl:k', 'cid-1', offer => '11 s')$$), t.raises($$SELECT lock_enqueue('ttl:k', 'cid-1', keep => '10 s 1 us')$$);
 SELECT t.enter('ttl:k', 'Cid', '10 s', '10 s');
--- no default_ttl that max_lifetime leaves: as lock_acquire
+-- default_ttl above max_lifetime is cut as in lock_acquire
 SELECT lock_set_policy('life:', max_lifetime => '2 min', max_ttl => '2 min');
 SELECT t.take('life:k', 'Ann', '2 min'), t.enter('life:k', 'Bob'), t.enter('life:free', 'Bob');
--- quotas: where nobody gets one more key, nobody gets a place
+-- quotas: a role that may get no further key gets no ticket
 SELECT t.take('quota:2', 'Bob');
 SELECT lock_set_policy('quota:', max_keys_per_role => 2);
 SET ROLE regress_al_a;
@@ -54,7 +52,7 @@ SELECT t.raises($$SELECT lock_enqueue('quota:2', 'eve-1')$$);
 SELECT t.enter('quota:4', 'Eve');
 RESET ROLE;
 SELECT lock_drop_policy('quota:');
--- max_queue_places: of a role, for a key
+-- max_queue_places: per role and key
 SELECT t.take('many', 'Ann'), t.take('secret 2', 'Zoe');
 SET atomic_lock.max_queue_places = 2;
 SELECT t.enter('many', 'Bob'), t.enter('many', 'Cid');
@@ -64,7 +62,7 @@ SET ROLE regress_al_a;
 SELECT t.enter('many', 'Dan');
 RESET ROLE;
 SELECT lock_leave('many', 'bob-1'), t.enter('many', 'Eve'), t.code($$SELECT lock_enqueue('many', 'bob-1')$$);
--- places that are over do not count
+-- ended tickets do not count
 SELECT t.enter('many', 'Eve', keep => '1 ms'), t.gone('many', 'Eve'), t.enter('many', 'Fay');
 SET atomic_lock.max_queue_places = 0;
 SELECT t.code($$SELECT lock_enqueue('many', 'gus-1')$$) AS none, t.enter('many', 'Fay'), t.enter('many, free', 'Gus');

@@ -3,25 +3,22 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/line.sql'
 \i :setup
+-- The line for a key: other owners' calls, and odd tickets
 --
--- The line for a key: what others can do to a place, and odd places
+-- Properties: no owner can use, end or prolong the ticket of another, whatever the labels are,
+-- and no owner is shown. Names may have any allowed length. A sweep counts the tickets that it
+-- removes. An incomplete row that was written by hand harms no other key.
 --
--- Properties: nobody takes, ends or prolongs the place of another owner, whatever
--- the labels are, and nobody is shown an owner.  Names may be of any length that is
--- allowed.  A sweep counts the places that it removes.  A row that somebody wrote by
--- hand, and that lacks something, harms no other key.
---
--- Turns red when: a label counts as an owner; an owner is shown; a place of one key
--- matters for another; a sweep loops over an odd row, or fails at it.
+-- Turns red when: a label counts as an owner; an owner is shown; a ticket of one key matters
+-- for another; a sweep loops over an odd row, or fails at it.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
 SELECT lock_grant_access(r, 'user') FROM unnest(ARRAY['regress_al_a', 'regress_al_b']::regrole[]) r;
 
+-- Effects of a ticket on others
 --
--- What a place does to others
---
--- Nobody takes, ends or prolongs the place of another owner, whatever is in the label.
+-- No owner can use, end or prolong another's ticket, whatever the label is.
 SELECT t.take('secret', 'Ann');
 SELECT status, place FROM lock_enqueue('secret', 'bob-1', 'cid-1');
 SELECT status, place FROM lock_enqueue('secret', 'cid-1', 'bob-1');
@@ -29,14 +26,14 @@ SELECT status, place FROM lock_enqueue('secret', 'BOB-1', 'bob-1');
 SELECT lock_leave('secret', 'cid-1'), t.line('secret');
 SELECT lock_release('secret', 'ann-1');
 SELECT t.line('secret'), (lock_try_acquire('secret', owner => 'cid-1')).status, (lock_try_acquire('secret', owner => 'BOB-1')).status, (lock_try_acquire('secret', owner => 'bob-1')).status;
--- No owner is shown, to nobody.
+-- No role sees an owner.
 SET ROLE regress_al_a;
 SELECT t.code('SELECT * FROM lock_queue') AS view, t.code('SELECT * FROM lock_queue()') AS function, t.code('SELECT * FROM app_lock_queue') AS table, t.code('DELETE FROM app_lock_queue') AS delete, t.code($$INSERT INTO app_lock_queue VALUES ('k', 1, now())$$) AS insert;
 RESET ROLE;
 SELECT count(*) FROM lock_queue q WHERE key <> 'secret' AND q::text ~ '-1|[0-9a-f]{8}-';
--- Places of other keys do not matter.
+-- Tickets of other keys do not matter.
 SELECT t.take('secrets', 'Zoe'), t.take('SECRET', 'Zoe');
--- Leases and places go separate ways: what an owner has does not free its place.
+-- Leases and tickets are independent: releasing all leases keeps the tickets.
 SELECT t.take('other', 'Ann'), t.enter('other', 'Zoe');
 SELECT lock_release_all('zoe-1'), t.line('other');
 
@@ -46,8 +43,7 @@ SELECT length(holder), length(key), (lock_enqueue(key, repeat('o', 254), repeat(
 SELECT lock_release(repeat('k', 1024), repeat('a', 255));
 SELECT (lock_try_acquire(repeat('k', 1024), '1 h', repeat('o', o))).status FROM generate_series(254, 255) o;
 
--- A sweep counts the places that it removes, so that whoever calls it until it returns 0
--- has removed all.
+-- A sweep counts the tickets that it removes, so calling it until it returns 0 removes all.
 SELECT t.take('counted', 'Ann');
 SELECT count(t.enter('counted', n)) FROM unnest('{Bob,Cid,Dan,Eve,Zoe}'::text[]) n;
 SELECT lock_sweep(1000) IS NOT NULL AS swept;
@@ -57,8 +53,8 @@ SELECT lock_sweep(2);
 SELECT lock_sweep(2);
 SELECT lock_sweep(2), t.line('counted');
 
--- Places that somebody wrote by hand, and that lack something, do no harm beyond their key.
--- Somebody holds it, so that the first place of all is one that is known to shared memory.
+-- Incomplete tickets written by hand do no harm beyond their key. The key is held, so that
+-- shared memory knows of its tickets.
 SELECT t.take('odd', 'Ann'), t.enter('odd', 'Bob');
 INSERT INTO app_lock_queue (key, ticket, expires_at) VALUES ('odd', 1, 'infinity'), ('odd', 0, clock_timestamp()), ('odd', -9, clock_timestamp());
 SELECT place, holder FROM lock_queue WHERE key = 'odd';

@@ -3,18 +3,17 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/line.sql'
 \i :setup
---
 -- The line for a key: transactions and savepoints that are rolled back
 --
--- Properties: a rollback undoes a place, the end of a place, an offer and a grant.  A
--- transaction keeps a key that it has released until it commits, and the commit makes
--- the offer.
+-- Properties: a rollback undoes a ticket, the end of a ticket, an offer and a grant. A
+-- transaction keeps a key that it has released until it commits, and the commit makes the
+-- offer.
 --
--- Turns red when: a rollback leaves a place or an offer, or loses one; a key is
--- offered before the commit.
+-- Turns red when: a rollback leaves a ticket or an offer, or loses one; a key is offered before
+-- the commit.
 
 --
--- What is rolled back
+-- Rollbacks
 --
 SELECT t.take('undo', 'Ann');
 BEGIN;
@@ -38,7 +37,7 @@ BEGIN;
 SELECT lock_release('undo', 'ann-1');
 ROLLBACK;
 SELECT t.line('undo');
--- What the transaction has released is its own until the commit, which offers it.
+-- A released key belongs to the transaction until the commit, which offers it.
 BEGIN;
 SELECT lock_release('undo', 'ann-1'), t.line('undo');
 SELECT t.line('undo'), t.take('undo', 'Ann');
@@ -54,7 +53,7 @@ SELECT t.line('undo');
 ROLLBACK;
 SELECT t.line('undo'), t.take('undo', 'Ann');
 SELECT t.take('undo', 'Bob'), t.line('undo');
--- released, and enqueued behind oneself, in one transaction
+-- released, and queued for again by another owner, in one transaction
 SELECT t.enter('undo', 'Cid');
 BEGIN;
 SELECT lock_release('undo', 'bob-1'), t.enter('undo', 'Eve'), lock_release('undo', 'eve-1');

@@ -3,21 +3,20 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/line.sql'
 \i :setup
+-- The line for a key: no verb jumps it
 --
--- The line for a key: nobody jumps it, by any verb
+-- Properties: while a ticket is first in line, no other caller gets the key by any verb, in any
+-- mode or lifetime, or as part of a set. The ticket's owner gets it by each verb. This holds
+-- for an offered key, for one whose lease has expired, and after a missed offer. Sharers stand
+-- in the same line.
 --
--- Properties: while a place is first in line, no other caller gets the key by any
--- verb, in any mode or lifetime, or as a part of a set.  The owner of that place gets
--- it by each verb.  That holds for a key that is offered, for one whose lease has
--- expired, and after an offer that has lapsed.  Readers stand in the same line.
---
--- Turns red when: one verb jumps the line, or refuses the first in it; a reader
--- joins other readers before a writer who has a place.
+-- Turns red when: one verb jumps the line, or refuses the first in line; a sharer joins others
+-- ahead of a ticket for exclusive mode.
 CREATE TABLE t.orders (id int PRIMARY KEY);
 INSERT INTO t.orders VALUES (1);
 
 --
--- Nobody jumps the line, and whose turn it is has the key by every verb
+-- No caller jumps the line, and the owner whose turn it is gets the key by every verb
 --
 CREATE TABLE t.verbs (n int GENERATED ALWAYS AS IDENTITY, call text);
 INSERT INTO t.verbs (call) VALUES
@@ -40,7 +39,7 @@ INSERT INTO t.verbs (call) VALUES
 	('(SELECT string_agg(status, '','') FROM lock_try_acquire_all(ARRAY[''before'', {k}], {t}, {o}, ''shared''))'),
 	('(SELECT id || '' fetched'' FROM lock_fetch(NULL::t.orders, ''1'', {t}, {o}, key => {k}))'),
 	('(lock_enqueue({k}, {o})).status');
--- What a call answers; undone in any case
+-- The answer of a call, which is undone in any case
 CREATE FUNCTION t.ask(call text, k text, who text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -61,12 +60,12 @@ $$;
 SELECT t.take('jump', 'Ann'), t.enter('jump', 'Bob'), t.enter('jump', 'Cid');
 SELECT lock_release('jump', 'ann-1');
 SELECT * FROM t.all('jump');
--- Its lease has expired, and nobody has offered it.
+-- The lease has expired, and the key is not offered yet.
 SELECT t.take('jump 2', 'Ann'), t.enter('jump 2', 'Bob'), t.enter('jump 2', 'Cid');
 SELECT t.run_out('jump 2', 'ann-1');
 SELECT t.line('jump 2');
 SELECT * FROM t.all('jump 2');
--- An offer has lapsed.
+-- An offer was missed.
 SELECT t.take('jump 3', 'Ann'), t.enter('jump 3', 'Dan', '1 ms'), t.enter('jump 3', 'Bob'), t.enter('jump 3', 'Cid');
 SELECT lock_release('jump 3', 'ann-1');
 SELECT t.lapse('jump 3');
@@ -80,18 +79,18 @@ SELECT status FROM unnest(ARRAY['ann', 'eve']) w, LATERAL lock_acquire('share', 
 SELECT t.enter('share', 'Bob');
 SELECT (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared')).status, (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared', max_holders => 9)).status, (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared', lifetime => 'session')).status;
 SELECT (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status, lock_extend('share', 'ann-1') IS NOT NULL AS extend;
--- who shares it and waits to have it alone, and asks for the share again, waits on
+-- a sharer that waits for exclusive mode, and asks for its share again, keeps waiting
 SELECT t.enter('share', 'Ann'), (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status;
 SELECT t.line('share'), lock_leave('share', 'ann-1');
 SELECT lock_release('share', 'ann-1');
 SELECT t.line('share'), t.take('share', 'Bob'), (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status;
--- who holds it changes its mode
+-- the holder may change its mode
 SELECT (lock_try_convert('share', 'eve-1')).status;
 SELECT (lock_try_convert('share', 'eve-1', 'shared')).status;
 SELECT (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared')).status;
 SELECT t.line('share'), lock_release('share', 'eve-1');
 SELECT t.line('share');
--- who comes next may share it, and loses the place
+-- the next in line may also share the key, and loses the ticket
 SELECT status, mode FROM lock_acquire('share', '1 hour', 'bob-1', 'shared');
 SELECT (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared')).status;
 SELECT t.line('share');

@@ -2,21 +2,19 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Counting the keys of a role: the work it takes, and the locks that it leaves
 --
--- What it takes to count the keys of a role, and what is left of it
+-- Properties: after each call, whatever its answer, no claim on a quota remains, except the
+-- lock of a transaction that holds keys without a row. A key that several owners share counts
+-- once, with rows and without, and for the role in its row. Users' indexes neither turn a quota
+-- off nor change the count, and one that fits is used. All keys of a set are counted at once.
 --
--- Properties: after each call, whatever it answered, nothing is left of the claim on a
--- quota but the lock of a transaction that holds keys without a row; a key is counted
--- once, however many owners share it, with rows and without; each key counts for the role that its row has;
--- indexes that a user has made neither turn a quota off nor make it count more, and one
--- that fits is used; all keys of a set are counted at once.
+-- Turns red when: a claim stays until the end of the transaction, after a grant or a refusal;
+-- two owners of one key count as two keys; a scan stops at the wrong end of an index; each key
+-- of a set causes a count of its own.
 --
--- Turns red when: a claim stays until the end of the transaction, after a grant or a
--- refusal; two owners of one key are two keys for their role; a scan stops at the wrong
--- end of an index; each key of a set makes the others be counted again.
---
--- What functions answer at a quota is in policy_limits.sql; other sessions are in
--- iso_quota and iso_quota_claims.
+-- policy_limits.sql tests the answers at a quota; iso_quota and iso_quota_claims test other
+-- sessions.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
@@ -29,14 +27,13 @@ ALTER TABLE t.secured ENABLE ROW LEVEL SECURITY;
 CREATE POLICY all_rows ON t.secured USING (true);
 GRANT SELECT ON t.orders, t.secured TO PUBLIC;
 
---
 -- Claims
 --
--- In which modes this transaction has claimed quotas
+-- The modes of this transaction's claims on quotas
 CREATE FUNCTION t.claims() RETURNS text LANGUAGE sql AS $$
 	SELECT coalesce(string_agg(n || ' ' || mode, ', ' ORDER BY mode), 'none') FROM (SELECT mode, count(*) AS n FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid = 1711 GROUP BY mode) l
 $$;
--- What a call answers, or the SQLSTATE of its error, and what it leaves
+-- The answer of a call or the SQLSTATE of its error, and the claims that it leaves
 CREATE FUNCTION t.try(call text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -54,7 +51,7 @@ SELECT count(lock_acquire(k, '1 h', 'you')) FROM unnest(ARRAY['yours', 'yours to
 SELECT count(lock_acquire('shared', '1 h', o, 'shared')) FROM unnest(ARRAY['you too', 'him']) o;
 SELECT (lock_acquire('d:closed', '1 ms', 'him')).status, (lock_acquire('d:over', '1 ms', 'him')).status;
 SELECT t.expire('d:closed'), t.expire('d:over');
--- A call in a transaction that goes on, without a savepoint
+-- A call without a savepoint, in a transaction that continues
 CREATE FUNCTION t.run(call text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -64,7 +61,7 @@ BEGIN
 END
 $$;
 CREATE TABLE t.calls (n int GENERATED ALWAYS AS IDENTITY, call text);
--- granted, or about what is held
+-- granted, or calls about existing holdings
 INSERT INTO t.calls (call) VALUES
 	('(lock_acquire(''a'', ''1 h'', ''me'')).status'),
 	('(lock_acquire(''a'', ''2 h'', ''me'')).status'),
@@ -123,7 +120,7 @@ INSERT INTO t.calls (call) VALUES
 BEGIN;
 SELECT call, t.run(call) AS leaves FROM (SELECT * FROM t.calls ORDER BY n) c;
 ROLLBACK;
--- the same under a savepoint, which is released
+-- the same with a savepoint that is released
 BEGIN;
 SELECT string_agg(DISTINCT substring(t.try(call) FROM '[^:]*$'), ',') AS leave FROM (SELECT * FROM t.calls ORDER BY n) c;
 ROLLBACK;
@@ -153,7 +150,7 @@ ROLLBACK TO s;
 SELECT t.claims();
 COMMIT;
 SELECT t.claims();
--- without a quota: none
+-- no claims without a quota
 SELECT count(lock_drop_policy(prefix)), lock_release_all('me') IS NULL FROM lock_policies;
 BEGIN;
 SELECT t.run('(lock_acquire(''z'', ''1 h'', ''me'')).status') AS lease, t.run('(lock_acquire(''y'', owner => ''me'', lifetime => ''transaction'')).status') AS transaction;
@@ -161,7 +158,7 @@ ROLLBACK;
 TRUNCATE app_lock;
 
 --
--- A key that several owners share is one key of their role
+-- A key that several owners share counts once for their role
 --
 SELECT lock_set_policy('r:', max_keys_per_role => 2);
 BEGIN;
@@ -169,7 +166,7 @@ SELECT (lock_acquire('r:1', owner => 'a', mode => 'shared', lifetime => 'transac
 SELECT (lock_acquire('r:2', owner => 'a', mode => 'shared', lifetime => 'transaction')).status;
 SELECT t.raises('SELECT lock_acquire(''r:3'', owner => ''a'', lifetime => ''transaction'')') AS without_a_row, t.code('SELECT lock_acquire(''r:3'', ''1 h'', ''a'')') AS with_a_row;
 SELECT (lock_acquire('r:2', '1 h', 'd', 'shared')).status, (lock_acquire('r:1', owner => 'd', mode => 'shared', lifetime => 'transaction')).status AS yet_again;
--- The first owner to leave does not free the key, and the last one does.
+-- The key counts until the last owner has released it.
 SELECT lock_release('r:2', 'd'), t.code('SELECT lock_acquire(''r:3'', ''1 h'', ''a'')');
 SELECT lock_release('r:2', 'a'), t.code('SELECT lock_acquire(''r:3'', ''1 h'', ''a'')');
 SELECT lock_release('r:1', 'a'), lock_release('r:1', 'c'), (lock_acquire('r:3', '1 h', 'a')).status, t.code('SELECT lock_acquire(''r:4'', ''1 h'', ''a'')');
@@ -181,7 +178,7 @@ SET ROLE regress_al_a;
 SELECT (lock_acquire('r:1', '1 h', 'a', 'shared')).status, (lock_acquire('r:3', '1 h', 'a')).status AS of_another_role, t.code('SELECT lock_acquire(''r:4'', ''1 h'', ''a'')') AS third;
 RESET ROLE;
 TRUNCATE app_lock;
--- What a transaction's holding becomes counts for the role that has acquired it.
+-- A holding that becomes a lease counts for the role that acquired it.
 SET ROLE regress_al_b;
 SELECT count(lock_acquire('r:' || n, '1 h', 'b')) FROM generate_series(1, 2) n;
 BEGIN;
@@ -194,16 +191,15 @@ RESET ROLE;
 SELECT role, string_agg(key, ',' ORDER BY key) AS keys FROM lock_status() GROUP BY role ORDER BY role;
 TRUNCATE app_lock;
 
+-- Users' indexes
 --
--- Indexes of users
---
--- Keys of the prefix, before it and behind it, of this role and of another one
+-- Keys of the prefix, before it and after it, of this role and of another
 SELECT lock_set_policy('m:', max_keys_per_role => 3);
 SELECT count(lock_acquire(k, '1 h', 'o')) FROM unnest(ARRAY['a', 'M:', 'm', 'm.', 'm:B', 'm:a', 'n', 'z']) k;
 SET ROLE regress_al_a;
 SELECT count(lock_acquire(k, '1 h', 'o')) FROM unnest(ARRAY['b', 'm:A', 'm:b', 'm:ä', 'y']) k;
 RESET ROLE;
--- Two of three are held: there is room for one more, and not for two.
+-- Two of three are held: there is room for one more, not for two.
 \set count_with 'SELECT t.code($$SELECT lock_acquire(''m:c'', ''1 h'', ''o'')$$) AS one_more, t.code($$SELECT lock_acquire_all(''{m:c,m:d}'', ''1 h'', ''o'')$$) AS two_more, count(pg_stat_force_next_flush()) > 0 AS counted; SELECT indexrelname AS index, idx_scan > 0 AS used FROM pg_stat_user_indexes WHERE indexrelname ~ ''^own'' ORDER BY 1; DROP INDEX own;'
 CREATE INDEX own ON app_lock (role, key);
 :count_with
@@ -230,11 +226,10 @@ CREATE INDEX own ON app_lock (role, key DESC);
 DROP INDEX own_that_fits;
 TRUNCATE app_lock;
 
---
 -- A set
 --
--- How often 50 keys of an owner that has 200 let an index be looked into, and how many
--- rows are found there: without a quota, and with one
+-- The number of index scans, and of rows found, when an owner of 200 keys acquires a set of 50:
+-- without a quota, and with one
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 SELECT lock_set_policy('r:', max_keys_per_role => 250);
 SELECT p, (SELECT count(*) FROM lock_acquire_all((SELECT array_agg(p || n) FROM generate_series(1, 200) n), '1 h', 'owner of ' || p)) AS keys, count(pg_stat_force_next_flush()) > 0 AS counted FROM unnest('{n:,r:}'::text[]) p GROUP BY p ORDER BY p;

@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Read-only transactions: what writes says so at once, what reads works
+-- Read-only transactions: functions that write raise at once, others work
+--
+-- Properties: every function that can write raises 25006, whatever the state of the key, in a
+-- transaction that is read-only from the start or later, and in a parallel worker. Functions
+-- that read answer as usual.
+--
+-- Turns red when: a function writes or waits first, or answers instead of raising; a reading
+-- function refuses.
 --
 SELECT acquired FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice');
 CREATE TABLE t.writers (id serial, stmt text);
@@ -47,7 +54,7 @@ ROLLBACK TO s;
 SELECT lock_release('k', 'alice-1');
 COMMIT;
 
--- A snapshot that is deferrable and read-only is one, too.
+-- A SERIALIZABLE READ ONLY DEFERRABLE transaction
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
 SELECT locked FROM lock_status('held');
 SELECT t.code('SELECT ' || stmt), count(*) FROM t.writers GROUP BY 1;
@@ -56,8 +63,8 @@ COMMIT;
 SELECT lock_is_held('held', 'alice-1');
 SELECT lock_try_release('k', 'alice-1');
 
--- Nor does a worker of a parallel query write.  Whoever calls these functions in one has
--- labelled a function wrongly.
+-- A parallel worker cannot write either. Such a call needs a function that is wrongly labelled
+-- PARALLEL SAFE.
 CREATE FUNCTION t.labelled(stmt text) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 DECLARE
 	answer	text;

@@ -5,6 +5,14 @@
 --
 -- The extension in any schema, dropped and created again in one session
 --
+-- Properties: after DROP EXTENSION nothing is left and calls fail cleanly; after CREATE
+-- EXTENSION the same session, with its cached plans and functions, uses the new tables, in any
+-- schema, also within one transaction. A transaction that holds a lock and drops the extension
+-- can commit.
+--
+-- Turns red when: a cached OID or plan of the dropped extension is used; a name is resolved by
+-- search_path; the commit fails or crashes after the drop.
+--
 SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1');
 CREATE FUNCTION t.again() RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -15,7 +23,7 @@ SELECT t.again() FROM force_release('k', 'why');
 PREPARE p AS SELECT (lock_try_acquire('p', '10 min', 'alice-1')).status;
 EXECUTE p;
 
--- Dropped, nothing is left, and nobody is told nonsense.
+-- After the drop nothing is left, and calls raise suitable errors.
 DROP EXTENSION atomic_lock;
 SELECT to_regclass('app_lock'), to_regclass('app_lock_fence'), to_regclass('lock_audit'), to_regtype('lock_grant'), to_regproc('lock_acquire');
 \set VERBOSITY sqlstate
@@ -24,7 +32,7 @@ EXECUTE p;
 SELECT t.again();
 \set VERBOSITY default
 
--- Created again: empty, and everything works, in functions compiled before too.
+-- Created again: empty, and everything works, also in functions compiled before.
 CREATE EXTENSION atomic_lock;
 SELECT * FROM lock_status();
 SELECT t.again();
@@ -68,7 +76,7 @@ END
 $$;
 SELECT lock_release('k', 'alice-1');
 
--- In another schema, on the path and off it
+-- In another schema, in the search_path or outside of it
 DROP EXTENSION atomic_lock;
 CREATE SCHEMA locks;
 CREATE EXTENSION atomic_lock SCHEMA locks;
@@ -87,7 +95,7 @@ SELECT locks.lock_grant_access('regress_al_user', 'user');
 SET ROLE regress_al_user;
 SELECT (locks.lock_acquire('k', '10 min', 'alice-1')).status, locks.lock_release_all('alice-1');
 RESET ROLE;
--- the schema gets another name
+-- the schema is renamed
 ALTER SCHEMA locks RENAME TO locks_2;
 SELECT (locks_2.lock_acquire('k', '10 min', 'alice-1')).status, locks_2.lock_release_all('alice-1');
 SELECT locks_2.lock_revoke_access('regress_al_user', 'user');
@@ -95,7 +103,7 @@ SELECT has_function_privilege('regress_al_user', 'locks_2.lock_holder(text)', 'E
 DROP OWNED BY regress_al_user;
 DROP ROLE regress_al_user;
 SELECT t.code('ALTER EXTENSION atomic_lock SET SCHEMA public');
--- tables of the same names elsewhere mean nothing
+-- tables with the same names elsewhere are ignored
 CREATE TABLE public.app_lock (key text);
 SELECT (locks_2.lock_acquire('k', '10 min', 'alice-1')).status;
 SELECT count(*) FROM public.app_lock;
@@ -105,20 +113,20 @@ SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock';
 CREATE EXTENSION atomic_lock;
 SELECT t.again();
 
--- Twice is an error, or nothing.
+-- Creating it twice is an error, or does nothing.
 \set VERBOSITY sqlstate
 CREATE EXTENSION atomic_lock;
 \set VERBOSITY default
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 SELECT extversion, extrelocatable, extconfig IS NOT NULL AS dumped FROM pg_extension WHERE extname = 'atomic_lock';
 
--- Versions that there are not
+-- A version that does not exist
 SELECT t.code('ALTER EXTENSION atomic_lock UPDATE TO ''0.0.1''') AS update;
 -- The script alone is refused by psql; see its first lines.
 SELECT t.code('ALTER EXTENSION atomic_lock UPDATE') AS update_to_itself;
 
--- Whoever drops it while holding a lock to the end of the transaction, under a policy that
--- asks for history of that, may commit.
+-- A transaction that holds a lock with lifetime transaction, under a policy with history, may
+-- drop the extension and commit.
 CREATE SCHEMA holding;
 DROP EXTENSION atomic_lock;
 CREATE EXTENSION atomic_lock SCHEMA holding;

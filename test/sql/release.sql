@@ -3,11 +3,18 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_release and lock_try_release
+-- lock_release and lock_try_release: who may end a lease, and the answers
+--
+-- Properties: only the owner of a live lease ends it. Every other case has its own status or
+-- SQLSTATE: held by another, already released, expired, not found. A refusal writes nothing. A
+-- released row keeps its size, so that updates stay on the page.
+--
+-- Turns red when: another owner can release; a case gets another answer; a refusal writes; a
+-- released row changes its size.
 --
 SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice');
 
--- Another owner's
+-- The lease of another owner
 SELECT t.fingerprint() AS before \gset
 BEGIN;
 SELECT lock_try_release('k', 'bob-1');
@@ -17,22 +24,22 @@ SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$);
 SELECT t.raises($$SELECT lock_release('k', 'ALICE-1')$$) ~ '^LK003' AS refused;
 SELECT t.fingerprint() = :'before' AS unchanged;
 
--- One's own, and once more
+-- The caller's own, and again
 SELECT lock_release('k', 'alice-1');
 SELECT locked FROM lock_status('k');
 SELECT t.fingerprint() AS before \gset
 SELECT lock_try_release('k', 'alice-1');
 SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);
--- Released by another owner: not found
+-- Released before by another owner: not found
 SELECT lock_try_release('k', 'bob-1');
 SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$);
 SELECT t.fingerprint() = :'before' AS unchanged;
 
--- Never taken
+-- Never acquired
 SELECT lock_try_release('never', 'alice-1');
 SELECT t.raises($$SELECT lock_release('never', 'alice-1')$$);
 
--- Expired: one's own, somebody else's
+-- Expired: the caller's own, and another owner's
 SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1');
 SELECT t.expire('short');
 SELECT t.fingerprint() AS before \gset
@@ -42,11 +49,11 @@ SELECT lock_try_release('short', 'bob-1');
 SELECT t.raises($$SELECT lock_release('short', 'bob-1')$$);
 SELECT t.fingerprint() = :'before' AS unchanged;
 
--- Expired and taken by somebody since
+-- Expired, and acquired by another owner since
 SELECT acquired FROM lock_acquire('short', '10 min', 'bob-1', holder => 'Bob');
 SELECT lock_try_release('short', 'alice-1');
 SELECT t.raises($$SELECT lock_release('short', 'alice-1')$$);
--- and released by that owner: the former one is forgotten
+-- and released by that owner: nothing is known of the former owner
 SELECT lock_try_release('short', 'bob-1');
 SELECT lock_try_release('short', 'alice-1');
 SELECT lock_try_release('short', 'bob-1');
@@ -62,7 +69,7 @@ SELECT t.expire('expired');
 SELECT lock_release('expired', 'alice-1');
 \set VERBOSITY default
 
--- The owner may come from the setting; with neither there is nothing to prove.
+-- The owner may come from the setting; without any owner it is an error.
 SELECT t.raises($$SELECT lock_release('k')$$);
 SELECT t.raises($$SELECT lock_try_release('k')$$);
 SELECT t.raises($$SELECT lock_try_release('k', NULL)$$);
@@ -73,13 +80,13 @@ SELECT lock_try_release('k');
 SELECT lock_try_release('k', 'alice-1');
 RESET atomic_lock.owner;
 
--- A generated owner is as good as a given one.
+-- A generated owner works like any other.
 SELECT owner FROM lock_acquire('generated') \gset
 SELECT lock_try_release('generated', upper(:'owner'));
 SELECT lock_release('generated', :'owner');
 SELECT lock_try_release('generated', :'owner');
 
--- Take, release, take: the same session, the same key, the same owner.
+-- Acquire and release in a loop: the same session, key and owner.
 DO $$
 DECLARE
 	token	bigint := 0;
@@ -96,13 +103,13 @@ END
 $$;
 SELECT count(*) AS rows FROM app_lock WHERE key = 'cycle';
 
--- Released, swept and forgotten
+-- Released and swept: not found
 SELECT lock_try_release('cycle', 'alice-1');
 UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'cycle';
 SELECT lock_sweep() > 0 AS swept;
 SELECT lock_try_release('cycle', 'alice-1');
 
--- A released row is as long as it was: its next version fits where it is.
+-- A released row keeps its size: its next version fits in its place.
 SELECT FROM lock_acquire('as long', '1 min', 'alice-1');
 SELECT pg_column_size(l) AS held_size FROM app_lock l WHERE key = 'as long' \gset
 SELECT lock_release('as long', 'alice-1');

@@ -2,15 +2,14 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- lock_schedule_sweep and lock_unschedule_sweep, without pg_cron
 --
--- Properties: one clear message that says what to install, or which statement to run in the
--- database of pg_cron; arguments are judged all the same; nothing that merely looks like
--- pg_cron is called.
+-- Properties: the error says what to install, or which statement to run in the database of
+-- pg_cron. Arguments are checked all the same. Objects that merely look like pg_cron are not
+-- called.
 --
--- Turns red when: a schema "cron" is taken for pg_cron, so that whoever made it
--- runs code with the rights of an administrator.
+-- Turns red when: a schema "cron" passes for pg_cron, so that the role that created it runs
+-- code with the rights of an administrator.
 SELECT count(*) FROM pg_extension WHERE extname = 'pg_cron';
 SELECT stmt, replace(replace(t.raises(stmt), current_database(), '<this>'), quote_literal(current_user), '<me>') AS answer FROM unnest(ARRAY['SELECT lock_schedule_sweep()', 'SELECT lock_schedule_sweep(''*/5 * * * *'')', 'SELECT lock_unschedule_sweep()']) stmt;
 
@@ -36,12 +35,12 @@ $$;
 SELECT r, t.code_as(r, 'SELECT lock_schedule_sweep()') AS schedule, t.code_as(r, 'SELECT lock_unschedule_sweep()') AS unschedule
 FROM unnest(ARRAY['regress_al_user', 'regress_al_monitor', 'regress_al_admin']) r;
 
--- In a read-only transaction: the same
+-- In a read-only transaction: the same errors
 BEGIN READ ONLY;
 SELECT t.code('SELECT lock_schedule_sweep()') IN ('55000', '25006') AS refused, t.code('SELECT lock_unschedule_sweep()') IN ('55000', '25006') AS refused;
 ROLLBACK;
 
--- What only looks like pg_cron
+-- Objects that only look like pg_cron
 CREATE SCHEMA cron;
 CREATE TABLE cron.ran (what text);
 CREATE TABLE cron.job (jobid bigint, schedule text, command text, nodename text, nodeport int, database text, username text, active boolean, jobname text);

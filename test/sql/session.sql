@@ -2,18 +2,16 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Lifetime session: held until the database session that acquired it ends
 --
--- Lifetime session: held until the database session that acquired it has ended
+-- Properties: such a holding has an end only if a ttl was given, and always ends with its
+-- session, without any process acting. Until then it is a holding like any other. Its session
+-- is the last one that passed lifetime => 'session'.
 --
--- Properties: it has an end only where a ttl was given, and ends with its session
--- in any case, without anybody doing anything; until then it is a holding like
--- any other; the session is the one that said lifetime => 'session' last.
---
--- Turns red when: it outlives its session, or ends before; it is extended to an
--- end that nobody asked for; another session that has the same process id, or is
--- the same owner, keeps it alive.
+-- Turns red when: the holding outlives its session, or ends before; it gets an end that no call
+-- asked for; a new session with the same process id, or the same owner, keeps it alive.
 
--- A session has ended: a former one of ours, when we have connected anew
+-- Waits until a former session of ours has ended, after a reconnect
 CREATE TABLE t.session (pid int, since timestamptz);
 CREATE FUNCTION t.remember() RETURNS void LANGUAGE sql AS $$
 	DELETE FROM t.session;
@@ -35,7 +33,7 @@ CREATE VIEW t.bound AS SELECT key, mode, CASE WHEN owner LIKE '%-1' THEN owner E
 	CASE WHEN expires_at = 'infinity' THEN 'never' WHEN expires_at > clock_timestamp() THEN 'later' ELSE 'before' END AS expires, released FROM app_lock ORDER BY key, slot;
 
 --
--- Without a ttl it has no end of its own.
+-- Without a ttl it has no end of its own
 --
 SELECT fencing_token AS token, acquired_at AS since FROM lock_acquire('k', owner => 'alice-1', holder => 'Alice', meta => '{"a": 1}', lifetime => 'session') \gset
 SELECT s.* FROM lock_acquire('k2', NULL, 'alice-1', 'exclusive', '0', 'Alice', NULL, 'session') g, t.show(g) s;
@@ -44,7 +42,7 @@ SELECT * FROM t.bound;
 SELECT key, locked, mode, owner, holder, fencing_token = :token AS token, acquired_at = :'since' AS since, expires_at, ttl_remaining, lifetime, holders, pid = pg_backend_pid() AS pid, meta FROM lock_status('k');
 SELECT key, expires_at, ttl_remaining, lifetime, pid = pg_backend_pid() AS pid FROM lock_status() ORDER BY key;
 SELECT lock_is_held('k', 'alice-1'), lock_holder('k');
--- the lengths of the settings say nothing
+-- the settings for ttl do not apply
 SET atomic_lock.default_ttl = '25 h';
 SELECT status, expires_at FROM lock_acquire('k4', owner => 'alice-1', lifetime => 'session');
 RESET atomic_lock.default_ttl;
@@ -54,13 +52,13 @@ SELECT acquired, status, mode, owner, holder, acquired_at = :'since' AS since, e
 SELECT status, holder, expires_at FROM lock_try_acquire('k', owner => 'bob-1', wait => '10 ms');
 SELECT status FROM lock_try_acquire('k', owner => 'bob-1', mode => 'shared', lifetime => 'session');
 SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$) ~ '^LK003' AS refused, t.raises($$SELECT lock_extend('k', 'bob-1')$$) ~ '^LK003' AS refused;
--- readers of all kinds
+-- sharers of all lifetimes
 SELECT status FROM lock_acquire('k3', '10 min', 'bob-1', 'shared', holder => 'Bob');
 SELECT holders, lifetime, expires_at FROM lock_status('k3');
 SELECT split_part(t.raises($$SELECT lock_acquire('k3', owner => 'carol-1')$$), E'\n', 1) ~ 'is held by .* and 1 other$' AS told;
 
 --
--- With a ttl it has one, too.
+-- With a ttl it also ends by the clock
 --
 SELECT s.* FROM lock_acquire('ttl', '10 min', 'alice-1', holder => 'Alice', lifetime => 'session') g, t.show(g) s;
 SELECT expires_at IS NOT NULL AS expires, ttl_remaining > '9 min' AS remaining, lifetime, pid = pg_backend_pid() AS pid FROM lock_status('ttl');
@@ -84,7 +82,7 @@ SELECT lock_extend_all('alice-1') AS all;
 SELECT expires_at FROM lock_status('k2');
 SELECT lock_extend_all('alice-1', '30 min') AS all;
 SELECT key, ttl_remaining BETWEEN '29 min' AND '30 min' AS extended, lifetime FROM lock_status() WHERE lock_is_held(key, 'alice-1') ORDER BY key;
--- max_lifetime is for sessions, too
+-- max_lifetime applies to sessions, too
 SELECT g.status FROM lock_acquire('life', owner => 'alice-1', lifetime => 'session') g;
 SET atomic_lock.max_lifetime = '1 h';
 SELECT t.code($$SELECT lock_acquire('x', '61 min', 'alice-1', lifetime => 'session')$$) AS acquire, t.code($$SELECT lock_extend('life', 'alice-1', '61 min')$$) AS extend;
@@ -115,7 +113,7 @@ SELECT l, t.code(format('SELECT lock_acquire(''re'', owner => ''alice-1'', lifet
 RESET atomic_lock.on_reacquire;
 
 --
--- Converted and handed on
+-- Converted and transferred
 --
 SELECT status, mode, expires_at FROM lock_acquire('conv', owner => 'alice-1', mode => 'shared', lifetime => 'session');
 SELECT status, mode, expires_at FROM lock_convert('conv', 'alice-1');
@@ -145,7 +143,7 @@ SELECT g.status FROM lock_acquire('force', owner => 'alice-1', holder => 'Alice'
 SELECT s.status, s.seconds FROM lock_steal('force', 'dba-1', 'why', '10 min') g, t.show(g) s;
 SELECT lifetime, pid, ttl_remaining > '9 min' AS remaining FROM lock_status('force');
 SELECT action, previous_holder, previous_owner_digest = encode(sha256('alice-1'), 'hex') AS digest FROM lock_audit ORDER BY at;
--- it writes a row, as a lease does
+-- it writes a row, like a lease
 BEGIN;
 SELECT g.status FROM lock_acquire('xid', owner => 'alice-1', lifetime => 'session') g;
 SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS transaction_id;
@@ -161,7 +159,7 @@ ROLLBACK;
 BEGIN READ ONLY;
 SELECT t.raises($$SELECT lock_acquire('xid', lifetime => 'session')$$);
 COMMIT;
--- the sweep leaves it
+-- a sweep leaves it
 SELECT g.status FROM lock_acquire('swept', owner => 'alice-1', lifetime => 'session') g;
 SELECT lock_sweep(100000) >= 0 AS swept, lock_is_held('swept', 'alice-1');
 
@@ -190,19 +188,19 @@ SELECT t.raises($$SELECT lock_extend('end:x', 'alice-1')$$);
 SELECT t.code($$SELECT lock_convert('end:s', 'alice-1')$$), t.code($$SELECT lock_transfer('end:x', 'alice-1', 'bob-1')$$), t.code($$SELECT force_release('end:x', 'why')$$), lock_try_release('end:given', 'carol-1'), lock_try_extend('end:ttl', 'alice-1');
 SELECT lock_extend_all('alice-1'), lock_extend_all('bob-1');
 SELECT status, mode FROM lock_convert('end:s', 'bob-1');
--- free at once
+-- free at once for a waiter
 SELECT status FROM lock_acquire('end:x', '1 min', 'bob-1', wait => '1 min');
 SELECT lock_try_release('end:x', 'alice-1');
--- its owner on another connection: another grant
+-- the owner on another connection gets a new grant
 SELECT status FROM lock_acquire('end:ttl', owner => 'alice-1', lifetime => 'session');
 SELECT * FROM t.bound WHERE key = 'end:ttl';
--- the rest is swept
+-- a sweep deletes the remaining rows
 SELECT lock_sweep(100000) > 0 AS swept;
 SELECT key FROM app_lock WHERE key LIKE 'end:%' ORDER BY key;
 SELECT lock_try_release('end:given', 'carol-1'), lock_try_release('swept', 'alice-1');
 SELECT lock_release_all('alice-1') > 0 AS released, lock_release_all('bob-1') > 0 AS released, lock_release_all('carol-1') > 0 AS released;
 
--- lock_delay: a key stays closed for a while after its session died
+-- lock_delay: the key stays closed for a while after its session died
 SELECT g.status FROM lock_acquire('delay', owner => 'alice-1', holder => 'Alice', lifetime => 'session') g;
 SELECT g.status FROM lock_acquire('clean', owner => 'alice-1', holder => 'Alice', lifetime => 'session') g;
 SELECT lock_release('clean', 'alice-1');
@@ -218,7 +216,7 @@ RESET atomic_lock.lock_delay;
 SELECT status FROM lock_try_acquire('delay', '1 min', 'bob-1');
 
 --
--- What ends a session and what does not
+-- Statements that end the session's holdings, and statements that do not
 --
 SELECT g.status FROM lock_acquire('ends', owner => 'alice-1', lifetime => 'session') g;
 SELECT g.status FROM lock_acquire('ends', owner => 'alice-1', lifetime => 'session') g;
@@ -241,11 +239,11 @@ SELECT lock_is_held('ends', 'alice-1');
 SELECT lock_try_release('ends', 'alice-1');
 SELECT status FROM lock_try_acquire('ends', '1 min', 'bob-1');
 SELECT lock_release('ends', 'bob-1');
--- the session goes on, and may have others
+-- the session continues, and may acquire again
 SELECT g.status FROM lock_acquire('ends', owner => 'alice-1', lifetime => 'session') g;
 SELECT lock_is_held('ends', 'alice-1');
 SELECT lock_release('ends', 'alice-1');
--- a transaction that takes one and is rolled back takes nothing from the session
+-- rolling back an acquire leaves the session's other holdings
 SELECT g.status FROM lock_acquire('ends 1', owner => 'alice-1', lifetime => 'session') g;
 BEGIN;
 SELECT g.status FROM lock_acquire('ends 2', owner => 'alice-1', lifetime => 'session') g;
@@ -255,7 +253,7 @@ SELECT lock_release('ends 1', 'alice-1');
 SELECT g.status FROM lock_acquire('ends 3', owner => 'alice-1', lifetime => 'session') g;
 SELECT lock_is_held('ends 3', 'alice-1');
 
--- A row of a session that is no more: the same process id says nothing.
+-- The process id of an ended session may be reused: the start time decides.
 SELECT g.status FROM lock_acquire('reused', owner => 'alice-1', lifetime => 'session') g;
 UPDATE app_lock SET backend_start = backend_start - interval '1 day' WHERE key = 'reused';
 SELECT lock_is_held('reused', 'alice-1'), lock_holder('reused'), locked FROM lock_status('reused');
@@ -267,7 +265,7 @@ SELECT lock_is_held('no process', 'alice-1'), lock_holder('no process'), locked 
 SELECT lock_try_release('no process', 'alice-1');
 SELECT status FROM lock_try_acquire('no process', '1 min', 'bob-1');
 
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
@@ -281,7 +279,8 @@ END
 $$;
 :at_every_level
 
--- DISCARD ALL may claim any number of keys, and nobody else may afterwards, also where it had nothing to claim.
+-- DISCARD ALL may claim any number of keys; afterwards the limit applies again, also if there
+-- was nothing to release.
 SELECT status FROM lock_acquire('discarded', owner => 'alice-1', lifetime => 'session');
 SELECT lock_release('discarded', 'alice-1');
 DISCARD ALL;

@@ -3,13 +3,20 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Settings
+-- The settings: types, units, limits, and the roles that may set them
+--
+-- Properties: each setting accepts exactly its documented values, and only roles with the right
+-- level can set it, before the library is loaded, too. An invalid owner is refused, and no
+-- error shows it.
+--
+-- Turns red when: a setting changes its context, default or range; a user sets a limit of the
+-- administrator by any way; an unknown name is accepted.
 --
 DROP ROLE IF EXISTS regress_al_user;
 CREATE ROLE regress_al_user;
 SELECT lock_grant_access('regress_al_user', 'user');
 
--- What there is, and who may set it
+-- All settings, and their contexts
 SELECT name, setting, unit, vartype, context, boot_val, enumvals FROM pg_settings WHERE name LIKE 'atomic\_lock.%' ORDER BY name;
 SHOW atomic_lock.default_ttl;
 SHOW atomic_lock.max_ttl;
@@ -51,7 +58,7 @@ SELECT name, min_val,
 	t.code(format('SET %s = %L', name, '5 parsecs')) AS unit,
 	t.code(format('SET %s = %L', name, '5 kB')) AS bytes
 FROM pg_settings WHERE name LIKE 'atomic\_lock.%' AND vartype IN ('integer', 'real') AND context <> 'sighup' ORDER BY name;
--- Those of the configuration file; ALTER SYSTEM is only tried with what must fail.
+-- Settings of the configuration file; ALTER SYSTEM is only tried with values that must fail.
 SELECT name, min_val, max_val, t.code(format('SET %s = %L', name, min_val)) AS set FROM pg_settings
 WHERE name LIKE 'atomic\_lock.%' AND context = 'sighup' AND vartype <> 'string' ORDER BY name;
 \set VERBOSITY sqlstate
@@ -79,7 +86,7 @@ FROM (VALUES ('atomic_lock.on_reacquire', 'extend'), ('atomic_lock.on_reacquire'
 	('atomic_lock.acquire_durability', 'off'), ('atomic_lock.release_durability', 'relaxed'), ('atomic_lock.release_durability', 'session'),
 	('atomic_lock.release_durability', 'forced'), ('atomic_lock.release_durability', '')) v(name, value);
 SELECT t.raises($$SET atomic_lock.on_reacquire = 'maybe'$$);
--- No such setting
+-- An unknown setting
 SELECT t.code($$SET atomic_lock.max_tll = '1 h'$$);
 
 -- atomic_lock.owner: 1 to 255 bytes, or none; never shown in an error
@@ -110,7 +117,7 @@ CREATE FUNCTION t.worker() RETURNS text LANGUAGE sql SET atomic_lock.owner = 'wo
 SELECT t.worker();
 SHOW atomic_lock.owner;
 
--- What a user may set, and what not
+-- Settings that a user may set, and those that it may not
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT name, t.code(format('SET %s = %L', name, boot_val)) AS set,
 	t.code(format('SELECT set_config(%L, %L, true)', name, boot_val)) AS set_config
@@ -125,7 +132,7 @@ SELECT t.code($$ALTER ROLE regress_al_user SET atomic_lock.owner = 'me'$$);
 SELECT t.code($$CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql SET atomic_lock.max_ttl = '1000 h' AS 'SELECT 1'$$);
 RESET SESSION AUTHORIZATION;
 
--- Set before the library is there they come to nothing, too.
+-- Values set before the library is loaded are subject to the same rules.
 \c -
 SET client_min_messages = warning;
 SET SESSION AUTHORIZATION regress_al_user;

@@ -2,22 +2,21 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Mode shared: leases that expire, and the rows that they leave
 --
--- Mode shared: leases that run out, and the rows that they leave
+-- Properties: an expired or released sharer blocks no caller. Its row is reused by the next
+-- sharer, so a key never has more rows than it had sharers at once. A sweep removes the
+-- remaining rows, in batches, and no row of a live lease.
 --
--- Properties: a reader whose lease ran out, or that released, keeps no caller out.
--- Its row goes to the next reader, so a key has no more rows than it had readers at
--- once.  A sweep removes the rows that are left, in batches, and no row of a reader
--- whose lease is live.
+-- Turns red when: an expired lease blocks an exclusive request; rows of sharers pile up; a
+-- sweep removes too many rows, or leaves some; an owner gets the answer that belongs to
+-- another's lease.
 --
--- Turns red when: an expired lease keeps a writer out; rows of readers pile up; a
--- sweep removes too many rows, or leaves some; an owner hears of the end of another
--- lease.
--- What each reader has, and what a writer could be told
+-- The rows of each sharer, from which refusals are made
 CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, fencing_token;
 
 --
--- Leases that run out
+-- Leases that expire
 --
 SELECT g.acquired FROM lock_acquire('e', '1 hour', 'alice-1', 'shared', holder => 'Alice') g;
 SELECT g.acquired FROM lock_acquire('e', '20 ms', 'bob-1', 'shared', holder => 'Bob') g;
@@ -27,35 +26,35 @@ SELECT t.raises($$SELECT lock_acquire('e', owner => 'dora-1')$$) ~ '"e" is held 
 SELECT t.raises($$SELECT lock_release('e', 'bob-1')$$);
 SELECT t.raises($$SELECT lock_extend('e', 'bob-1')$$);
 SELECT lock_try_release('e', 'bob-1') AS bob, lock_try_extend('e', 'bob-1') AS extended;
--- its row goes to the next reader, and then nobody knows of it any more
+-- its row is reused by the next sharer, and then the former lease is unknown
 SELECT count(*) AS rows FROM app_lock WHERE key = 'e';
 SELECT g.acquired FROM lock_acquire('e', '1 hour', 'carol-1', 'shared') g;
 SELECT count(*) AS rows FROM app_lock WHERE key = 'e';
 SELECT lock_try_release('e', 'bob-1') AS bob;
--- in the way of nobody: all leases ran out
+-- all leases have expired: none blocks
 SELECT g.acquired FROM lock_acquire('e2', '1 hour', 'alice-1', 'shared') g;
 SELECT g.acquired FROM lock_acquire('e2', '1 hour', 'bob-1', 'shared') g;
 SELECT t.run_out('e2', 'alice-1'), t.run_out('e2', 'bob-1');
 SELECT locked FROM lock_status('e2');
 SELECT lock_try_release('e2', 'alice-1') AS alice, lock_try_release('e2', 'dora-1') AS dora;
 SELECT s.status, s.mode FROM lock_acquire('e2', '1 hour', 'dora-1') g, t.show(g) s;
--- expired, and acquired anew by its owner: another grant
+-- expired, and acquired again by its owner: a new grant
 SELECT fencing_token AS old FROM lock_acquire('e3', '20 ms', 'alice-1', 'shared', meta => '1') \gset
 SELECT t.expire('e3');
 SELECT s.status, fencing_token > :old AS token_rises FROM lock_acquire('e3', '1 hour', 'alice-1', 'shared') g, t.show(g) s;
 SELECT meta IS NULL AS meta_gone, holders FROM lock_status('e3');
 SELECT count(*) AS rows FROM app_lock WHERE key = 'e3';
--- a writer waits until the last of them has run out
+-- an exclusive waiter gets the key when the last of them has expired
 SELECT b.status, b.acquired_at >= greatest(a.expires_at, c.expires_at) AS after_their_end
 FROM lock_acquire('e4', '40 ms', 'alice-1', 'shared') a, lock_acquire('e4', '120 ms', 'bob-1', 'shared') c, LATERAL lock_acquire(left(a.key || c.key, 2), '1 hour', 'dora-1', wait => '1 min') b;
--- and a reader until the writer has
+-- a shared waiter gets it when the exclusive lease has
 SELECT b.status, b.mode, b.acquired_at >= a.expires_at AS after_its_end
 FROM lock_acquire('e5', '100 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '1 hour', 'bob-1', 'shared', wait => '1 min') b;
--- a reader does not wait for readers
+-- a sharer does not wait for other sharers
 SELECT s.status, s.waited FROM lock_acquire('e5', '1 hour', 'carol-1', 'shared', wait => '1 min') g, t.show(g) s;
 
 --
--- Rows of what is over are used again.
+-- Rows of ended holdings are reused
 --
 CREATE PROCEDURE t.come_and_go(k text, n int) LANGUAGE plpgsql AS $$
 BEGIN
@@ -74,7 +73,7 @@ SELECT count(*) FROM generate_series(1, 5) i, LATERAL lock_acquire('rows', '1 ho
 CALL t.come_and_go('rows', 100);
 SELECT count(*) <= 7 AS few FROM app_lock WHERE key = 'rows';
 SELECT holders FROM lock_status('rows');
--- with generated owners, and leases that run out
+-- with generated owners, and leases that expire
 DO $$
 BEGIN
 	FOR i IN 1..20 LOOP
@@ -94,14 +93,14 @@ BEGIN
 END
 $$;
 SELECT count(*) <= 2 AS few FROM app_lock WHERE key = 'rows 3';
--- readers after a writer, a writer after readers: none of them is told another's
+-- sharers after an exclusive holder and vice versa: no owner gets another's answer
 SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'alice-1') g;
 SELECT lock_release('turns', 'alice-1');
 SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'bob-1', 'shared') g;
 SELECT lock_try_release('turns', 'alice-1') AS alice, lock_try_release('turns', 'bob-1') AS bob, lock_try_release('turns', 'bob-1') AS again;
 SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'alice-1') g;
 SELECT lock_try_release('turns', 'bob-1') AS bob, lock_try_release('turns', 'alice-1') AS alice, lock_try_release('turns', 'alice-1') AS again;
--- the newest that an owner did is what it is told
+-- the owner's last action determines its answer
 SELECT g.acquired FROM lock_acquire('newest', '1 hour', 'alice-1') g;
 SELECT lock_release('newest', 'alice-1');
 SELECT g.acquired FROM lock_acquire('newest', '20 ms', 'alice-1', 'shared') g;
@@ -139,12 +138,12 @@ UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released 
 SELECT lock_sweep();
 SELECT owner FROM t.readers;
 SELECT lock_try_release('sweep', 'dora-1') AS dora;
--- several in a batch, and no more than it may have
+-- batches of limited size
 SELECT count(*) FROM generate_series(1, 6) i, LATERAL lock_acquire('sweep', '1 hour', 'reader-' || i, 'shared');
 SELECT count(t.run_out('sweep', 'reader-' || i)) FROM generate_series(1, 6) i;
 SELECT lock_sweep(4), lock_sweep(4), lock_sweep(4);
 SELECT owner FROM t.readers;
--- all that there was
+-- the last row
 SELECT lock_extend('sweep', 'alice-1', '1 ms') IS NOT NULL AS extended;
 SELECT t.expire('sweep');
 SELECT lock_sweep();

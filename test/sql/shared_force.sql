@@ -2,17 +2,16 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- Mode shared: force_release and lock_steal
 --
--- Properties: both end the leases of all readers, and write a record of each into
--- lock_audit.  A reader who steals the key has it alone.
+-- Properties: both end the leases of all sharers, and write an audit record for each. A sharer
+-- that steals the key holds it exclusively.
 --
--- Turns red when: one of several readers stays; a reader has no record; a reader whose
--- lease had expired has one; an earlier lease is live again.
+-- Turns red when: one of several sharers stays; a sharer has no record, or an expired one has;
+-- an earlier lease becomes live again.
 
 --
--- By force: all of them, each with a record of its own
+-- Forced: all of them, each with an audit record
 --
 TRUNCATE lock_audit;
 SELECT fencing_token AS alice FROM lock_acquire('force', '10 min', 'alice-1', 'shared', holder => 'Alice') \gset
@@ -43,7 +42,7 @@ SELECT s.*, fencing_token > :bob AS token_rises FROM lock_steal('steal', 'dba-1'
 SELECT action, key, previous_holder, reason FROM lock_audit ORDER BY previous_holder;
 SELECT mode, holder, holders FROM lock_status('steal');
 SELECT lock_try_release('steal', 'alice-1') AS alice, lock_try_release('steal', 'bob-1') AS bob, lock_release('steal', 'dba-1') AS dba;
--- by one of them
+-- stolen by one of them
 TRUNCATE lock_audit;
 SELECT g.status FROM lock_acquire('steal 2', '10 min', 'alice-1', 'shared', holder => 'Alice') g;
 SELECT g.status FROM lock_acquire('steal 2', '20 min', 'bob-1', 'shared', holder => 'Bob') g;

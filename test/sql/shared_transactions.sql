@@ -2,21 +2,19 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
---
 -- Mode shared: transactions, savepoints, two-phase commit, isolation levels
 --
--- Properties: readers of one transaction exclude its own writers.  A rollback of a
--- transaction or of a savepoint undoes its changes to readers.  A prepared transaction
--- lets others read and nobody write.  Functions raise in a read-only transaction.
--- Every isolation level gives the same answers.
+-- Properties: sharers of a transaction exclude its own exclusive requests. Rolling back a
+-- transaction or savepoint undoes its changes to sharers. A prepared transaction with a share
+-- admits sharers only. Functions raise in a read-only transaction. Every isolation level gives
+-- the same answers.
 --
--- Turns red when: a rollback leaves a reader, or loses one; a writer gets the key
--- beside a reader of the same transaction; an old snapshot decides.
+-- Turns red when: a rollback leaves a sharer, or loses one; an exclusive request is granted
+-- beside a sharer of the same transaction; an old snapshot decides.
 
---
 -- Transactions and savepoints
 --
--- two readers in one transaction, and a writer among them
+-- two sharers in one transaction, and an exclusive request
 BEGIN;
 SELECT g.status FROM lock_acquire('tx', '1 hour', 'alice-1', 'shared', holder => 'Alice') g;
 SELECT g.status FROM lock_acquire('tx', '30 min', 'bob-1', 'shared', holder => 'Bob') g;
@@ -53,7 +51,7 @@ SELECT holders FROM lock_status('tx');
 RELEASE a;
 COMMIT;
 SELECT o, lock_is_held('tx', o) FROM unnest(ARRAY['alice-1', 'bob-1', 'carol-1']) o;
--- a reader becomes a writer in a savepoint that is undone
+-- a sharer becomes exclusive in a savepoint that is rolled back
 SELECT lock_release('tx', 'bob-1');
 SELECT fencing_token AS token, expires_at AS until FROM lock_status('tx') \gset
 BEGIN;
@@ -92,7 +90,7 @@ SELECT t.code($$SELECT lock_try_acquire('ro', mode => 'shared')$$), t.code($$SEL
 SELECT mode, holders FROM lock_status('tx');
 COMMIT;
 
--- Two-phase commit: what a prepared transaction reads, others may read, and nobody may write.
+-- Two-phase commit: a prepared share admits sharers, and no exclusive holder.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
 BEGIN;
@@ -106,7 +104,7 @@ SELECT locked FROM lock_status('2pc');
 COMMIT PREPARED 'regress_al_shared';
 SELECT holder, holders FROM lock_status('2pc');
 SELECT status, holder FROM lock_try_acquire('2pc', '10 min', 'carol-1');
--- a release of one of two
+-- a prepared release of one of two shares
 SELECT status FROM lock_acquire('2pc', '10 min', 'bob-1', 'shared', holder => 'Bob');
 BEGIN;
 SELECT lock_release('2pc', 'bob-1');
@@ -119,7 +117,7 @@ SELECT lock_is_held('2pc', 'alice-1') AS alice, lock_is_held('2pc', 'bob-1') AS 
 \echo max_prepared_transactions is 0
 \endif
 
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');

@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_status
+-- lock_status: the state of one key, or of all that are held
+--
+-- Properties: one row for a key, in any state; one row for each live holding in the list, with
+-- the same values. Owner and token are shown only to the owner, tokens to monitors, too. The
+-- role is the one in effect at the grant or transfer.
+--
+-- Turns red when: an ended lease is shown as held, or its data stays; an owner is shown to
+-- another role, an administrator included; the row and the list differ.
 --
 DROP ROLE IF EXISTS regress_al_user, regress_al_monitor, regress_al_admin, regress_al_both;
 CREATE ROLE regress_al_user;
@@ -15,10 +22,10 @@ SELECT lock_grant_access('regress_al_monitor', 'monitor');
 SELECT lock_grant_access('regress_al_admin', 'admin'), lock_grant_access('regress_al_admin', 'user');
 SELECT lock_grant_access('regress_al_both', 'user'), lock_grant_access('regress_al_both', 'monitor');
 
--- A key that nobody ever took
+-- A key that was never acquired
 SELECT * FROM lock_status('never') \gx
 
--- A live lease.  Waiters are not known everywhere: null where they poll.
+-- A live lease. Where waiters poll, their number is null.
 SELECT fencing_token AS token, acquired_at AS since, expires_at AS until
 FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": [1, null]}') \gset
 SELECT key, locked, mode, owner, holder, fencing_token = :token AS token,
@@ -27,7 +34,7 @@ SELECT key, locked, mode, owner, holder, fencing_token = :token AS token,
 	lifetime, holders, coalesce(waiters, 0) AS waiters, pid, meta
 FROM lock_status('k') \gx
 
--- Not live any more: as if it had never been
+-- Ended: the same answer as for a key that was never acquired
 SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1', meta => '1');
 SELECT t.expire('short');
 SELECT * FROM lock_status('short') \gx
@@ -41,7 +48,7 @@ SELECT count(*) FROM lock_status('never');
 SELECT k, s.key, s.locked FROM unnest(ARRAY['k', 'never', 'short']) k, LATERAL lock_status(k) s;
 SELECT (lock_status('k')).holder;
 
--- All of them: live ones only
+-- The list has live holdings only
 SELECT acquired FROM lock_acquire('j', '10 min', 'bob-1', holder => 'Bob');
 SELECT acquired FROM lock_acquire('l', '10 min', holder => 'Carol');
 SELECT key, locked, mode, owner IS NOT NULL AS owner, holder, fencing_token > 0 AS token,
@@ -51,12 +58,12 @@ SELECT count(*) FROM lock_status() a JOIN LATERAL lock_status(a.key) b
 	ON (a.key, a.locked, a.mode, a.holder, a.fencing_token, a.acquired_at, a.expires_at, a.lifetime, a.holders, a.pending, a.role)
 	= (b.key, b.locked, b.mode, b.holder, b.fencing_token, b.acquired_at, b.expires_at, b.lifetime, b.holders, b.pending, b.role)
 	AND a.waiters IS NOT DISTINCT FROM b.waiters;
--- in any place a set-returning function may stand
+-- wherever a set-returning function is allowed
 SELECT (lock_status()).key ORDER BY 1;
 SELECT count(*) FROM lock_status() LIMIT 1;
 SELECT key FROM ROWS FROM (lock_status(), generate_series(1, 2)) x WHERE key IS NOT NULL ORDER BY 1;
 
--- An application sees everything but the owner and the token, unless it is the owner.
+-- A user sees everything but owner and token, and these, too, by presenting the owner.
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT key, locked, mode, owner, holder, fencing_token = :token AS token, acquired_at = :'since' AS since,
 	expires_at = :'until' AS until, lifetime, meta FROM lock_status('k');
@@ -66,7 +73,7 @@ SELECT key, owner FROM lock_status('j');
 SET atomic_lock.owner = 'ALICE-1';
 SELECT key, owner FROM lock_status('k');
 RESET atomic_lock.owner;
--- Its own lease is no different: what counts is who proves it.
+-- The same holds for the role's own lease: the owner must be presented.
 SELECT acquired FROM lock_acquire('mine', '10 min', 'user-1');
 SELECT key, owner FROM lock_status('mine');
 SELECT t.raises($$SELECT * FROM lock_status()$$);
@@ -100,12 +107,12 @@ SELECT count(*) AS leases, count(owner) AS owners FROM lock_status();
 SELECT key, owner FROM lock_status('k');
 RESET SESSION AUTHORIZATION;
 
--- The role in effect counts: a superuser acting as a user is a user.
+-- The current role counts: a superuser after SET ROLE to a user is a user.
 SET ROLE regress_al_user;
 SELECT key, owner FROM lock_status('k');
 RESET ROLE;
 
--- Which role acquired it, or handed it over: the one in effect
+-- The role that acquired or transferred the lock: the current one at that time
 CREATE ROLE regress_al_gone;
 SELECT lock_grant_access('regress_al_gone', 'user');
 SET SESSION AUTHORIZATION regress_al_gone;
@@ -127,7 +134,7 @@ COMMIT;
 RESET ROLE;
 SELECT status, s.role = current_user AS role FROM lock_transfer('role', 'user-1', 'user-1') g, lock_status(g.key) s;
 SELECT status, s.role = current_user AS role FROM lock_steal('role, set', 'user-1', 'why') g, lock_status(g.key) s;
--- it may be dropped, and its locks go on
+-- the role may be dropped, and its locks continue
 SELECT lock_revoke_access('regress_al_gone', 'user');
 DROP OWNED BY regress_al_gone;
 DROP ROLE regress_al_gone;
@@ -135,7 +142,7 @@ SELECT key, role IS NULL AS dropped, locked FROM lock_status('role, session');
 SELECT key, holder, role FROM lock_activity WHERE key = 'role, shared' ORDER BY role;
 SELECT lock_release_all('user-1'), lock_release_all('user-2');
 
--- No lease at all
+-- No lease left
 SELECT lock_release_all('alice-1'), lock_release_all('bob-1'), force_release('l', 'end of test');
 SELECT * FROM lock_status();
 

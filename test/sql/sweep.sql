@@ -3,11 +3,19 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_sweep
+-- lock_sweep: rows of ended leases are deleted
+--
+-- Properties: a sweep deletes rows that expired, or were released longer than
+-- released_retention ago, up to max_rows, and no row of a live or closed key. Repeated sweeps
+-- reach the whole table. No answer depends on a sweep, apart from what it forgets, and tokens
+-- still rise.
+--
+-- Turns red when: a live row, or one released recently, is deleted; a sweep misses rows,
+-- exceeds its limit, or writes without need; a swept key gets a lower token.
 --
 SELECT lock_sweep();
 
--- Live leases and freshly released keys stay; expired ones go.
+-- Live leases and recently released keys stay; expired ones are deleted.
 SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_acquire('live:' || i, '1 hour', 'alice-1');
 SELECT count(*) FROM generate_series(1, 4) i, LATERAL lock_acquire('released:' || i, '1 hour', 'alice-1');
 SELECT bool_and(lock_release('released:' || i, 'alice-1')) FROM generate_series(1, 4) i;
@@ -17,22 +25,22 @@ SELECT split_part(key, ':', 1) AS keys, count(*) FROM app_lock GROUP BY 1 ORDER 
 SELECT lock_sweep();
 SELECT split_part(key, ':', 1) AS keys, count(*) FROM app_lock GROUP BY 1 ORDER BY 1;
 SELECT lock_sweep();
--- nothing depended on it, and what is gone is not found
+-- after the sweep, expired keys are not found, and released ones are as before
 SELECT lock_try_release('expired:1', 'alice-1'), lock_try_release('released:1', 'alice-1'), lock_try_release('live:1', 'bob-1');
 
--- Keys that were released longer ago than released_retention go.
+-- Keys released longer ago than released_retention are deleted.
 UPDATE app_lock SET expires_at = expires_at - interval '59 min' WHERE released AND key IN ('released:1', 'released:2');
 SELECT lock_sweep();
 UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released AND key IN ('released:1', 'released:2');
 SELECT lock_sweep();
 SELECT key FROM app_lock WHERE key LIKE 'released%' ORDER BY 1;
--- A key released before it would have expired is remembered for as long, however short its lease was.
+-- The retention counts from the release, however short the lease was.
 SELECT acquired FROM lock_acquire('brief', '1 min', 'alice-1');
 SELECT lock_release('brief', 'alice-1');
 UPDATE app_lock SET acquired_at = acquired_at - interval '30 min', expires_at = expires_at - interval '30 min' WHERE key = 'brief';
 SELECT lock_sweep();
 SELECT lock_try_release('brief', 'alice-1');
--- A swept key starts again; the token still rises.
+-- A swept key is acquired anew, with a higher token.
 SELECT fencing_token AS token FROM app_lock WHERE key = 'released:3' \gset
 UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'released:3';
 SELECT lock_sweep();
@@ -56,7 +64,7 @@ SELECT count(*) FROM generate_series(1001, 1100) i, LATERAL lock_acquire('e:' ||
 SELECT t.expire('e:1000'), t.expire('e:1100');
 SELECT lock_sweep();
 SELECT lock_sweep(NULL);
--- never more than one transaction may touch
+-- never more than one transaction may claim
 SELECT count(*) FROM generate_series(1, 10) i, LATERAL lock_acquire('e:' || i, '20 ms');
 SELECT t.expire('e:10');
 SET atomic_lock.max_claims_per_transaction = 4;
@@ -65,7 +73,7 @@ SELECT lock_sweep(100);
 RESET atomic_lock.max_claims_per_transaction;
 SELECT lock_sweep(100);
 
--- Many small sweeps go through the whole table, each from where the last one stopped.
+-- Many small sweeps reach the whole table, each continuing after the previous one.
 TRUNCATE app_lock;
 CREATE PROCEDURE t.sweep(size int, INOUT sweeps int DEFAULT 0, INOUT removed bigint DEFAULT 0) LANGUAGE plpgsql AS $$
 DECLARE
@@ -84,7 +92,7 @@ SELECT t.expire('e:600');
 SELECT pg_relation_size('app_lock') > 10 * 8192 AS many_pages;
 CALL t.sweep(7);
 SELECT split_part(key, ':', 1) AS keys, count(*) FROM app_lock GROUP BY 1;
--- in front of it, too: what was let go first lies before what is let go later
+-- also rows before the current position: earlier releases lie before later ones
 SELECT count(lock_release('live:' || i, 'alice-1')) FROM generate_series(301, 305) i;
 UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released;
 SELECT lock_sweep(4);
@@ -93,11 +101,11 @@ SELECT t.expire('live:3');
 CALL t.sweep(1);
 SELECT count(*), count(*) FILTER (WHERE released OR expires_at < clock_timestamp()) AS over FROM app_lock;
 TRUNCATE app_lock;
--- a table that is shorter than it was
+-- a table that has become shorter
 SELECT acquired FROM lock_acquire('e:1', '20 ms');
 SELECT t.expire('e:1');
 CALL t.sweep(7);
--- tokens rise, however often a key is swept
+-- tokens rise however often a key is swept
 CREATE TABLE t.token (i int, token bigint);
 DO $$
 BEGIN
@@ -116,7 +124,7 @@ $$;
 SELECT count(*), bool_and(token > before) AS rising FROM (SELECT token, lag(token) OVER (ORDER BY i) AS before FROM t.token) s;
 SELECT count(lock_acquire('live:' || i, '1 hour', 'alice-1')) FROM generate_series(1, 3) i;
 
--- Swept and taken in one transaction; rolled back, it is there again.
+-- Swept and acquired in one transaction; a rollback restores the row.
 SELECT acquired FROM lock_acquire('x', '20 ms', 'alice-1');
 SELECT t.expire('x');
 BEGIN;
@@ -130,7 +138,7 @@ SELECT lock_try_release('x', 'alice-1');
 SELECT lock_sweep();
 SELECT lock_try_release('x', 'alice-1');
 
--- A lease that ran out in its own transaction
+-- A lease that expired in its own transaction
 BEGIN;
 SELECT acquired FROM lock_acquire('own', '20 ms', 'alice-1');
 SELECT t.expire('own');
@@ -138,13 +146,14 @@ SELECT lock_sweep();
 COMMIT;
 SELECT count(*) FROM app_lock WHERE key = 'own';
 
--- Nothing to do: nothing written
+-- No rows to delete: nothing is written
 BEGIN;
 SELECT lock_sweep();
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
 COMMIT;
 
--- lock_delay: a key stays closed for a while after its lease ran out, and is not swept meanwhile.
+-- lock_delay: the key stays closed for a while after its lease expired, and is not swept
+-- meanwhile.
 SELECT acquired FROM lock_acquire('delay', '20 ms', 'alice-1', holder => 'Alice');
 SELECT t.expire('delay');
 SET atomic_lock.lock_delay = '1 h';
@@ -152,22 +161,22 @@ SELECT lock_sweep();
 SELECT locked, holder FROM lock_status('delay');
 SELECT s.acquired, s.status, s.owner, s.token FROM lock_try_acquire('delay', '1 min', 'bob-1') g, t.show(g) s;
 SELECT t.raises($$SELECT lock_acquire('delay', '1 min', 'bob-1')$$);
--- it concerns nobody but those who want to take the key
+-- it affects only calls that would acquire the key
 SELECT lock_try_release('delay', 'alice-1'), lock_try_release('delay', 'bob-1'), lock_is_held('delay', 'alice-1');
 SELECT t.code($$SELECT lock_extend('delay', 'alice-1')$$), t.code($$SELECT force_release('delay', 'why')$$);
--- an administrator need not wait, and can open it
+-- an administrator need not wait, and can open the key
 SELECT t.code($$SELECT force_release('delay', 'why')$$);
 BEGIN;
 SELECT acquired FROM lock_steal('delay', 'dba-1', 'no time to wait');
 ROLLBACK;
--- after a clean release there is no delay
+-- no delay after a release
 SELECT acquired FROM lock_acquire('clean', '1 min', 'alice-1');
 SELECT lock_release('clean', 'alice-1');
 SELECT acquired FROM lock_acquire('clean', '1 min', 'bob-1');
--- not after force_release either
+-- nor after force_release
 SELECT force_release('clean', 'why');
 SELECT acquired FROM lock_acquire('clean', '1 min', 'bob-1');
--- over: free, and swept
+-- after the delay: free, and swept
 SET atomic_lock.lock_delay = '10 ms';
 SELECT pg_sleep(0.02);
 BEGIN;
@@ -178,7 +187,7 @@ RESET atomic_lock.lock_delay;
 SELECT lock_try_release('delay', 'alice-1');
 
 --
--- Settings that are read from the configuration file
+-- Settings of the configuration file
 --
 \set ECHO none
 ALTER SYSTEM SET atomic_lock.released_retention = 0;
@@ -192,7 +201,7 @@ FROM generate_series(1, 200) n
 \set ECHO all
 SHOW atomic_lock.released_retention;
 SHOW atomic_lock.sweep_batch;
--- retention 0: a released key may go at once
+-- retention 0: a released key may be deleted at once
 SELECT acquired FROM lock_acquire('forget', '1 hour', 'alice-1');
 SELECT lock_release('forget', 'alice-1');
 SELECT lock_try_release('forget', 'alice-1');

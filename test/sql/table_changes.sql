@@ -3,7 +3,14 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- What is done to the table by hand
+-- The tables changed by hand: triggers, rules, row security, indexes, DDL, odd rows
+--
+-- Properties: calls never run code of a trigger, rule, policy or index on our tables. They keep
+-- ordinary B-tree indexes up to date, survive rewrites, and refuse a table or index that they
+-- cannot handle, without writing. A wrong row harms its own key only.
+--
+-- Turns red when: foreign code runs; an index misses rows; a changed table is used as if
+-- unchanged; an odd row crashes a call or makes a sweep loop.
 --
 CREATE TABLE t.log (what text);
 CREATE FUNCTION t.note() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -20,7 +27,8 @@ BEGIN
 		(lock_try_acquire('k', '10 min', 'bob-1')).status, lock_extend('k', 'alice-1') IS NOT NULL, (lock_status('k')).locked, lock_holder('k'),
 		(SELECT count(*) FROM lock_status()), lock_try_release('k', 'alice-1'), lock_try_release('k', 'alice-1'), (lock_acquire('k', '10 min')).status,
 		lock_release_all('alice-1'), force_release('k', 'why'), (lock_steal('k', 'dba-1', 'why')).status, lock_extend_all('dba-1'), lock_release_all('dba-1'));
-	-- An UPDATE would lock the rows first, because of the trigger for replication, and a sweep skips locked rows.
+	-- An UPDATE would lock the rows because of the trigger for replication, and a sweep skips
+	-- locked rows.
 	WITH r AS (DELETE FROM app_lock WHERE released RETURNING *)
 	INSERT INTO app_lock SELECT fencing_token, acquired_at, expires_at - interval '1 day', ttl_us, slot, mode, role, key, released, holder, owner, owner_hash, meta, pid, backend_start FROM r;
 	answer := concat_ws(' ', answer, lock_sweep(), lock_try_release('k', 'dba-1'));
@@ -31,7 +39,7 @@ END
 $$;
 SELECT t.story();
 
--- Triggers on the tables do not run, nor do rules, nor is row security in the way.
+-- Triggers and rules on the tables do not run, and row security is ignored.
 CREATE TRIGGER b BEFORE INSERT OR UPDATE OR DELETE ON app_lock FOR EACH ROW EXECUTE FUNCTION t.note();
 CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON app_lock FOR EACH ROW EXECUTE FUNCTION t.note();
 CREATE TRIGGER s BEFORE INSERT OR UPDATE OR DELETE ON app_lock FOR EACH STATEMENT EXECUTE FUNCTION t.note();
@@ -81,7 +89,7 @@ DROP ROLE regress_al_user;
 DELETE FROM app_lock;
 DELETE FROM lock_audit;
 
--- Indexes that would have to run code, or that nobody keeps up to date, are refused until they are gone.
+-- Calls are refused while an index exists that would run code, or that we do not maintain.
 CREATE FUNCTION t.index_code(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$BEGIN INSERT INTO t.log VALUES ('index'); RETURN $1; END$$;
 CREATE FUNCTION t.with_index(text) RETURNS TABLE (ddl text, acquire text, other text, healed text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -112,7 +120,7 @@ ALTER TABLE app_lock ADD CONSTRAINT own_constraint EXCLUDE USING btree (fencing_
 SELECT t.raises('SELECT lock_acquire(''k'')');
 ALTER TABLE app_lock DROP CONSTRAINT own_constraint;
 SELECT t.story();
--- indexes on the other tables are no better
+-- the same for indexes on the other tables
 SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1');
 CREATE INDEX own_index ON lock_audit (lower(key));
 SELECT t.raises('SELECT force_release(''k'', ''why'')');
@@ -126,7 +134,7 @@ SELECT force_release('k', 'why');
 DROP INDEX own_index;
 SELECT t.story();
 SELECT * FROM t.log;
--- In a transaction that is rolled back the index has never been.
+-- After a rollback the index does not matter.
 BEGIN;
 CREATE INDEX own_index ON app_lock (lower(key));
 SELECT t.code('SELECT lock_acquire(''k'')');
@@ -151,7 +159,7 @@ DROP INDEX own_index, own_index_2;
 SELECT lock_release_all('alice-0') + lock_release_all('alice-2');
 DELETE FROM app_lock;
 
--- The table is rewritten, its indexes are rebuilt: the session goes on.
+-- The table is rewritten and its indexes are rebuilt: the session continues.
 SELECT fencing_token AS token FROM lock_acquire('kept', '10 min', 'alice-1') \gset
 REINDEX TABLE app_lock;
 SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
@@ -179,7 +187,7 @@ ROLLBACK;
 SELECT locked FROM lock_status('in');
 SELECT lock_is_held('kept', 'alice-1');
 
--- A table that is no longer ours says so, instead of answering nonsense.
+-- A table with another structure raises an error instead of wrong answers.
 BEGIN;
 ALTER TABLE app_lock ADD COLUMN note text;
 SELECT t.raises('SELECT lock_acquire(''k'')');
@@ -193,7 +201,7 @@ BEGIN;
 ALTER TABLE app_lock ALTER COLUMN fencing_token TYPE numeric;
 SELECT t.code('SELECT lock_acquire(''k'')');
 ROLLBACK;
--- modes are what their type says they are, whichever it is
+-- any enum type with the two modes works, in any order
 BEGIN;
 ALTER TABLE app_lock ALTER COLUMN mode TYPE text;
 SELECT t.code('SELECT lock_acquire(''k'')');
@@ -209,7 +217,7 @@ ALTER TABLE app_lock ALTER COLUMN mode TYPE t.other_way USING mode::text::t.othe
 SELECT acquired FROM lock_acquire('k', mode => 'shared');
 SELECT mode FROM app_lock WHERE key IN ('k', 'kept') ORDER BY key;
 ROLLBACK;
--- no collation but bytes
+-- only a byte-wise collation is accepted
 CREATE COLLATION t.other FROM "POSIX";
 BEGIN;
 ALTER TABLE app_lock ALTER COLUMN key TYPE text COLLATE t.other;
@@ -260,7 +268,7 @@ ROLLBACK;
 SELECT t.code('DROP TABLE app_lock'), t.code('DROP FUNCTION lock_release(text, text)'), t.code('DROP TYPE lock_grant'), t.code('ALTER EXTENSION atomic_lock SET SCHEMA t');
 SELECT lock_is_held('kept', 'alice-1');
 
--- Rows that somebody wrote by hand do no harm beyond their key.
+-- Rows written by hand do no harm beyond their key.
 UPDATE app_lock SET owner = NULL WHERE key = 'kept';
 SELECT locked, owner, holder = '' AS label FROM lock_status('kept');
 SELECT locked, owner FROM lock_status() WHERE key = 'kept';

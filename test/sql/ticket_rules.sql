@@ -2,20 +2,18 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Combinations of grants, tickets, forced ends, lock_delay, min_hold and policies
 --
--- Where grants, tickets, forced ends, lock_delay, min_hold and policies meet
+-- Properties: those of the table "What ends a ticket" in the reference. force_release() opens a
+-- key, whatever keeps it closed, and offers it. A ticket whose role a policy excludes is
+-- skipped, and served again once the role is admitted. A release before the owner's last grant
+-- does not determine the status of that grant. A ticket for a key that its owner holds is no
+-- further key under a quota.
 --
--- Properties: those of the table "What ends a ticket" in the reference.  force_release()
--- opens a key, whatever keeps it closed, and offers it; a ticket whose role a policy keeps
--- from the key is passed over, and is served again once the role is admitted; what an
--- owner released before its last grant does not tell what became of that; a ticket for a
--- key that its owner holds is no further key under a quota.
+-- Turns red when: a forced end leaves the key closed, or makes no offer; a ticket of an
+-- excluded role gets an offer, or blocks others; a heartbeat reports a lost lease as released.
 --
--- Turns red when: a forced end leaves the key closed, or offers it to nobody; a ticket
--- of a role that is kept out gets an offer, or keeps others from the key; a heartbeat
--- takes a lost lease for one that was released.
---
--- iso_place_owner has an owner that takes the key and a ticket in two sessions.
+-- iso_place_owner tests an owner that acquires the key and a ticket in two sessions.
 
 CREATE FUNCTION t.line(k text) RETURNS text LANGUAGE sql AS $$
 	SELECT coalesce(string_agg(place || ' ' || holder || CASE WHEN offered_until IS NULL THEN '' ELSE ' (offered)' END, ', ' ORDER BY place), 'nobody') FROM lock_queue WHERE key = k
@@ -35,12 +33,12 @@ SELECT c.key, t.line(c.key), closed_until IS NOT NULL AS closed, t.code(format('
 SELECT count(force_release(key, 'why')) FROM t.closed WHERE p || k <> 'delay:released';
 SELECT c.key, t.line(c.key), s.closed_until IS NOT NULL AS closed FROM t.closed c, lock_status(c.key) s ORDER BY c.key COLLATE "C";
 SELECT count(*), count(*) FILTER (WHERE a.status = 'acquired') AS acquired FROM t.closed c, lock_try_acquire(c.key, owner => 'bob-1') a;
--- nothing is left to be ended
+-- there is nothing left to end
 SELECT t.raises($$SELECT force_release('hold:free', 'why')$$);
 SELECT lock_release_all('bob-1') > 0 AS released;
 
 --
--- Roles that a policy keeps from the key
+-- Roles that a policy excludes
 --
 CREATE ROLE regress_al_member;
 CREATE ROLE regress_al_group ROLE regress_al_member;
@@ -59,12 +57,13 @@ SELECT t.line('pol:1');
 SET ROLE regress_al_member;
 SELECT status FROM lock_try_acquire('pol:1', owner => 'mem-1');
 SELECT lock_release('pol:1', 'mem-1');
--- nobody is first any more, so others may have it, and no sweep looks at it for ever
+-- no ticket is first any more, so others may acquire the key, and sweeps do not keep looking at
+-- it
 SELECT status FROM lock_try_acquire('pol:1', owner => 'mem-2');
 SELECT lock_release('pol:1', 'mem-2');
 RESET ROLE;
 SELECT lock_sweep(1000) >= 0 AS swept, t.line('pol:1');
--- nor is a ticket served whose role has been dropped, though the policy names that
+-- a ticket of a dropped role is not served either, though the policy names the role
 CREATE ROLE regress_al_gone;
 SELECT lock_grant_access('regress_al_gone', 'user');
 SELECT status FROM lock_acquire('gone:1', owner => 'ann-1');
@@ -76,14 +75,14 @@ SELECT t.line('gone:1');
 DROP OWNED BY regress_al_gone;
 DROP ROLE regress_al_gone;
 SELECT lock_release('gone:1', 'ann-1'), t.line('gone:1');
--- what was offered before is not kept for it
+-- an offer made before the policy does not keep the key for an excluded ticket
 SELECT lock_drop_policy('pol:');
 SELECT lock_sweep(1000) >= 0 AS swept, t.line('pol:1');
 SELECT status FROM lock_try_acquire('pol:1', owner => 'ann-1');
 SELECT lock_set_policy('pol:', roles => '{regress_al_group}');
 SELECT status FROM lock_try_acquire('pol:1', owner => 'ann-1');
 SELECT t.line('pol:1');
--- its role may leave all the same; a superuser's tickets are always served
+-- the excluded role may still leave; a superuser's tickets are always served
 SELECT status FROM lock_enqueue('pol:1', 'sup-1', 'Super');
 SELECT t.line('pol:1');
 SET ROLE regress_al_outsider;
@@ -91,7 +90,7 @@ SELECT lock_leave('pol:1', 'out-1');
 SET ROLE regress_al_member;
 SELECT status FROM lock_enqueue('pol:1', 'mem-1', 'Mem');
 RESET ROLE;
--- a membership that is taken away, and given back
+-- a membership that is revoked and granted again
 REVOKE regress_al_group FROM regress_al_member;
 SELECT t.line('pol:1');
 GRANT regress_al_group TO regress_al_member;
@@ -100,7 +99,7 @@ SELECT lock_leave('pol:1', 'sup-1'), lock_release('pol:1', 'ann-1');
 SELECT t.line('pol:1');
 
 --
--- A transaction's lock that becomes a lease
+-- A transaction's holding that becomes a lease
 --
 SELECT status FROM lock_acquire('tx', owner => 'ann-1');
 SELECT status FROM lock_enqueue('tx', 'bob-1', 'Bob');
@@ -112,7 +111,7 @@ COMMIT;
 SELECT t.line('tx');
 
 --
--- What the owner released before does not tell
+-- A release before the last grant does not determine its status
 --
 CREATE FUNCTION t.lost(k text, first text, second text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -125,7 +124,7 @@ BEGIN
 END
 $$;
 SELECT a, b, t.lost(a || b, a, b) FROM unnest(ARRAY['shared', 'exclusive']) a, unnest(ARRAY['shared', 'exclusive']) b;
--- also where it was handed over, or stolen, and where the released share still closes the key
+-- also after a transfer or theft, and while the released share still closes the key
 CREATE FUNCTION t.lost_again(k text, first text, second text, verb text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_acquire(k, '1 hour', 'job-18', mode => first);
@@ -150,7 +149,7 @@ SELECT t.run_out('m', 'job-17');
 SELECT t.wait_until(clock_timestamp() + interval '310 ms');
 SELECT lock_sweep(1000) > 0 AS swept;
 SELECT status FROM lock_heartbeat('{m}', 'job-17');
--- ... but keeps the key closed
+-- ... but it keeps the key closed
 SELECT lock_set_policy('h', min_hold => '1 hour');
 SELECT t.lost('h', 'shared', 'shared'), t.code($$SELECT lock_acquire('h', owner => 'ann-1')$$);
 

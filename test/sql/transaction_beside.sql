@@ -3,19 +3,17 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/unwritten.sql'
 \i :setup
+-- Lifetime transaction: beside sharers, and beside other holdings of its owner
 --
--- Lifetime transaction: beside readers, and beside what its owner has already
+-- Properties: such a holding shares a key with others, and changes its mode as a lease does. A
+-- lease or session holding that its owner has before, or gets later, is neither doubled nor
+-- ended by it.
 --
--- Properties: it shares a key with readers, and changes its mode as a lease does.  A
--- lease or a session's holding of its owner that it finds, or gets, is neither doubled
--- nor ended by it.
---
--- Turns red when: a lease of its owner ends with the transaction, or gets another
--- token; what is pinned by it is lost when the lease runs out; a conversion lets
--- two writers in.
+-- Turns red when: the owner's lease ends with the transaction, or gets another token; a lease
+-- pinned this way is lost when it expires; a conversion admits two exclusive holders.
 
 --
--- Readers, and the way between the modes
+-- Sharers, and conversions
 --
 BEGIN;
 SELECT s.* FROM lock_acquire('s', owner => 'alice-1', mode => 'shared', holder => 'Alice', lifetime => 'transaction') g, t.show(g) s;
@@ -38,7 +36,7 @@ SELECT lock_is_held('s', 'alice-1'), mode, lifetime, holders FROM lock_status('s
 SELECT * FROM t.written();
 COMMIT;
 SELECT locked FROM lock_status('s');
--- beside readers that have leases
+-- beside sharers with leases
 SELECT g.status FROM lock_acquire('s', '1 hour', 'alice-1', 'shared', holder => 'Alice') g;
 SELECT t.fingerprint() AS before \gset
 BEGIN;
@@ -52,10 +50,9 @@ COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT lock_release('s', 'alice-1');
 
+-- Earlier holdings of the owner
 --
--- What the owner has already
---
--- a lease: reacquired as it is, and kept to the end of the transaction, though it runs out
+-- a lease: reacquired unchanged, and pinned to the end of the transaction although it expires
 SELECT fencing_token AS token, expires_at AS until FROM lock_acquire('lease', '1 hour', 'alice-1', holder => 'Alice', meta => '1') \gset
 BEGIN;
 SELECT status, mode, owner, holder, fencing_token = :token AS same_token, expires_at = :'until' AS same_until FROM lock_acquire('lease', owner => 'alice-1', lifetime => 'transaction');
@@ -73,14 +70,14 @@ SELECT locked FROM lock_status('lease');
 SELECT lock_try_release('lease', 'alice-1');
 SELECT status FROM lock_try_acquire('lease', '1 min', 'bob-1');
 SELECT lock_release('lease', 'bob-1');
--- a session's
+-- a session's holding
 SELECT fencing_token AS token FROM lock_acquire('session', owner => 'alice-1', lifetime => 'session') \gset
 BEGIN;
 SELECT status, expires_at, fencing_token = :token AS same_token FROM lock_acquire('session', owner => 'alice-1', lifetime => 'transaction');
 COMMIT;
 SELECT lifetime, pid = pg_backend_pid() AS pid FROM lock_status('session');
 SELECT lock_release('session', 'alice-1');
--- the other way round: it gets a row, with the same token
+-- the other way round: the holding gets a row, with the same token
 BEGIN;
 SELECT fencing_token AS token, acquired_at AS since FROM lock_acquire('row', owner => 'alice-1', holder => 'Alice', lifetime => 'transaction') \gset
 SELECT status, mode, holder, fencing_token = :token AS same_token, acquired_at = :'since' AS same_since, expires_at > clock_timestamp() + interval '9 min' AS expires FROM lock_acquire('row', '10 min', 'alice-1', meta => '1');
@@ -102,14 +99,14 @@ SELECT g.status FROM lock_acquire('row', owner => 'alice-1', lifetime => 'transa
 SELECT s.status, s.seconds BETWEEN 600 AND 660 AS expires FROM lock_acquire('row', '10 min', owner => 'alice-1', lifetime => 'session') g, t.show(g) s;
 SELECT lifetime, ttl_remaining BETWEEN '9 min' AND '10 min' AS remaining FROM lock_status('row');
 ROLLBACK;
--- and becomes a writer's
+-- and becomes exclusive
 BEGIN;
 SELECT fencing_token AS token, acquired_at AS since FROM lock_acquire('row', owner => 'alice-1', mode => 'shared', holder => 'Alice', lifetime => 'transaction') \gset
 SELECT status, mode, holder, fencing_token > :token AS token_rises, acquired_at = :'since' AS same_since, expires_at IS NOT NULL AS expires FROM lock_acquire('row', '10 min', 'alice-1');
 SELECT mode, lifetime, holders FROM lock_status('row');
 COMMIT;
 SELECT lock_release('row', 'alice-1');
--- a lease for reading is not made one for writing for a while: that is for lock_convert
+-- a shared lease does not become exclusive for the transaction: lock_convert is needed
 SELECT g.status FROM lock_acquire('row', '1 hour', 'alice-1', 'shared', holder => 'Alice') g;
 BEGIN;
 SELECT t.refused($$SELECT lock_acquire('row', owner => 'alice-1', lifetime => 'transaction')$$);
@@ -118,7 +115,7 @@ SELECT status, mode, expires_at IS NOT NULL AS expires FROM lock_acquire('row', 
 SELECT mode, lifetime, holders FROM lock_status('row');
 COMMIT;
 SELECT lock_release('row', 'alice-1');
--- the row goes with a savepoint, and what was there before it comes back
+-- rolling back a savepoint removes the row, and the earlier holding stays
 BEGIN;
 SELECT g.status FROM lock_acquire('row', owner => 'alice-1', lifetime => 'transaction') g;
 SAVEPOINT a;
@@ -128,7 +125,7 @@ SELECT lifetime, expires_at, lock_is_held('row', 'alice-1') FROM lock_status('ro
 SELECT status FROM lock_try_acquire('row', owner => 'bob-1');
 COMMIT;
 SELECT locked FROM lock_status('row');
--- released after both: neither is left
+-- one release ends both
 BEGIN;
 SELECT g.status FROM lock_acquire('row', owner => 'alice-1', lifetime => 'transaction') g;
 SELECT g.status FROM lock_acquire('row', '10 min', owner => 'alice-1') g;

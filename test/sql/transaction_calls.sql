@@ -3,20 +3,19 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \set include :srcdir '/sql/include/unwritten.sql'
 \i :setup
---
 -- Lifetime transaction: many keys, transfers, force, the sweep, and arguments
 --
--- Properties: one transaction holds as many keys as max_claims_per_transaction lets it.
--- lock_release_all includes them.  A transfer gives them to an owner who has them to
--- the end of the transaction.  The transaction itself ends them by force, and a sweep
--- does not.  Arguments that a lease has are refused, and settings about leases say
--- nothing.  Two-phase commit and every isolation level give the same answers.
+-- Properties: a transaction holds as many keys as max_claims_per_transaction allows.
+-- lock_release_all includes them. A transfer gives them to an owner that has them to the end of
+-- the transaction. The transaction itself can force them; a sweep does not end them. Arguments
+-- that only a lease can have are refused, and settings for leases do not apply. Two-phase
+-- commit and every isolation level give the same answers.
 --
--- Turns red when: one of these functions passes over such a holding, or doubles it; an
--- argument is let through; a message shows an owner.
+-- Turns red when: one of these functions misses such a holding, or doubles it; an invalid
+-- argument is accepted; a message shows an owner.
 
 --
--- Many; all of an owner; handed on; by force
+-- Many keys; all of an owner; transfers; force
 --
 BEGIN;
 SELECT count(*), count(DISTINCT fencing_token) AS tokens FROM generate_series(1, 50) i, LATERAL lock_acquire('many:' || i, owner => 'alice-1', lifetime => 'transaction');
@@ -41,7 +40,7 @@ SELECT lock_release_all('alice-1'), lock_release_all('alice-1');
 SELECT k, lock_holder(k) IS NOT NULL AS held FROM unnest(ARRAY['all 1', 'all 2', 'all 3', 'all 4']) k;
 COMMIT;
 DELETE FROM app_lock;
--- handed on: the new owner has it to the end of the transaction
+-- transferred: the new owner has it to the end of the transaction
 BEGIN;
 SELECT fencing_token AS token FROM lock_acquire('give', owner => 'alice-1', holder => 'Alice', lifetime => 'transaction') \gset
 SAVEPOINT a;
@@ -53,7 +52,7 @@ ROLLBACK TO a;
 SELECT lock_is_held('give', 'alice-1') AS alice, lock_is_held('give', 'bob-1') AS bob, fencing_token = :token AS same_token FROM lock_status('give');
 SELECT * FROM t.written();
 COMMIT;
--- to one that reads it already: the two become one
+-- to a sharer: the two merge
 BEGIN;
 SELECT g.status FROM lock_acquire('give', owner => 'alice-1', mode => 'shared', lifetime => 'transaction') g;
 SELECT g.status FROM lock_acquire('give', owner => 'bob-1', mode => 'shared', lifetime => 'transaction') g;
@@ -61,7 +60,7 @@ SELECT g.status, g.mode FROM lock_transfer('give', 'alice-1', 'bob-1') g;
 SELECT holders FROM lock_status('give');
 SELECT lock_release('give', 'bob-1'), lock_try_release('give', 'bob-1') <> 'released' AS once, lock_holder('give');
 COMMIT;
--- who has a lease for that: the lease stays, with a new token
+-- to an owner with a lease: the lease stays, with a new token
 SELECT fencing_token AS lease FROM lock_acquire('give', '1 hour', 'bob-1', 'shared', holder => 'Bob') \gset
 BEGIN;
 SELECT fencing_token AS token FROM lock_acquire('give', owner => 'alice-1', mode => 'shared', lifetime => 'transaction') \gset
@@ -70,7 +69,7 @@ SELECT lock_is_held('give', 'alice-1') AS alice, lock_is_held('give', 'bob-1') A
 COMMIT;
 SELECT fencing_token > :token AS token_rises, lifetime, holders FROM lock_status('give');
 SELECT lock_release('give', 'bob-1');
--- by force, by the transaction that has it
+-- forced by the transaction that holds it
 TRUNCATE lock_audit;
 BEGIN;
 SELECT g.status FROM lock_acquire('force', owner => 'alice-1', holder => 'Alice', lifetime => 'transaction') g;
@@ -78,7 +77,7 @@ SELECT force_release('force', 'why'), lock_is_held('force', 'alice-1');
 SELECT status FROM lock_try_acquire('force', owner => 'bob-1', lifetime => 'transaction');
 COMMIT;
 SELECT action, previous_holder FROM lock_audit;
--- the sweep has nothing to do with it
+-- a sweep ignores it
 BEGIN;
 SELECT g.status FROM lock_acquire('sweep', owner => 'alice-1', lifetime => 'transaction') g;
 SELECT lock_sweep(), lock_is_held('sweep', 'alice-1');
@@ -91,7 +90,7 @@ SELECT t.raises($$SELECT lock_acquire('args', '1 min', lifetime => 'transaction'
 SELECT t.raises($$SELECT lock_acquire('args', meta => '1', lifetime => 'transaction')$$);
 SELECT a, t.code(format('SELECT lock_acquire(''args'', lifetime => ''transaction'', %s)', a)) AS acquire, t.code(format('SELECT lock_try_acquire(''args'', lifetime => ''transaction'', %s)', a)) AS try_acquire
 FROM unnest(ARRAY['ttl => ''1 min''', 'ttl => ''0''', 'ttl => NULL', 'meta => ''null''', 'meta => NULL', 'owner => ''''', 'owner => repeat(''x'', 255)', 'owner => repeat(''x'', 256)', 'holder => repeat(''x'', 255)', 'holder => repeat(''x'', 256)', 'mode => ''x''', 'mode => ''shared''', 'wait => ''-1 s''', 'wait => ''1 min''']) WITH ORDINALITY u(a, i) ORDER BY i;
--- settings about leases say nothing
+-- settings for leases do not apply
 SET atomic_lock.default_ttl = '25 h';
 SET atomic_lock.max_lifetime = '1 ms';
 SET atomic_lock.lock_delay = '1 h';
@@ -100,13 +99,13 @@ SELECT status FROM lock_try_acquire('args', owner => 'bob-1', lifetime => 'trans
 RESET atomic_lock.default_ttl;
 RESET atomic_lock.max_lifetime;
 RESET atomic_lock.lock_delay;
--- but a key that is closed after a lease ran out is closed
+-- but a key that is closed after a lease expired stays closed
 SELECT g.status FROM lock_acquire('closed', '20 ms', 'alice-1', holder => 'Alice') g;
 SELECT t.expire('closed', 'alice-1');
 SET atomic_lock.lock_delay = '1 h';
 SELECT split_part(t.raises($$SELECT lock_acquire('closed', owner => 'bob-1', lifetime => 'transaction')$$), E'\n', 1);
 RESET atomic_lock.lock_delay;
--- a key that has a row, and one that is held
+-- a key with a row, and one that is held
 SELECT status FROM lock_acquire('closed', owner => 'bob-1', lifetime => 'transaction');
 SELECT g.status FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice') g;
 SELECT t.raises($$SELECT lock_acquire('held', owner => 'bob-1', lifetime => 'transaction')$$);
@@ -115,7 +114,7 @@ SELECT status FROM lock_try_acquire('held', owner => 'bob-1', lifetime => 'trans
 SELECT status FROM lock_try_acquire('held', owner => 'bob-1', mode => 'shared', lifetime => 'transaction', wait => '10 ms');
 SELECT t.claims(), pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
 COMMIT;
--- until the lease in the way runs out
+-- a wait until the blocking lease expires
 SELECT b.status, b.expires_at, b.acquired_at >= a.expires_at AS after_its_end FROM lock_acquire('wait', '60 ms', 'alice-1') a, LATERAL lock_acquire(a.key, owner => 'bob-1', lifetime => 'transaction', wait => '1 min') b;
 -- read-only transactions
 BEGIN READ ONLY;
@@ -127,7 +126,7 @@ SET TRANSACTION READ ONLY;
 SELECT lock_is_held('ro', 'alice-1'), lock_holder('ro') IS NOT NULL AS held, t.code($$SELECT lock_release('ro', 'alice-1')$$);
 COMMIT;
 
--- Every isolation level, with a snapshot that is old
+-- At every isolation level, with an old snapshot
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
@@ -141,7 +140,7 @@ END
 $$;
 :at_every_level
 
--- Two-phase commit: the transaction has ended when it is committed.
+-- Two-phase commit: the holding ends at COMMIT PREPARED.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
 BEGIN;

@@ -3,10 +3,18 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- Transactions, savepoints, statements: one session
+-- Transactions, savepoints and statements in one session
+--
+-- Properties: every call takes part in its transaction and savepoint: a rollback undoes it
+-- completely, and a refusal that is caught leaves earlier locks. Calls see the changes of
+-- earlier calls in the same statement, at every isolation level. A key changed by a prepared
+-- transaction is neither held nor free until its end.
+--
+-- Turns red when: a lock survives a rollback or is lost by one; a token is reused; a call in
+-- one statement acts twice, or on an old snapshot.
 --
 
--- An acquire rolled back was never held, and its token is not used again.
+-- An acquire that is rolled back was never held, and its token is not reused.
 BEGIN;
 SELECT fencing_token AS token FROM lock_acquire('k', '10 min', 'alice-1') \gset
 SELECT lock_is_held('k', 'alice-1');
@@ -15,7 +23,7 @@ SELECT locked FROM lock_status('k');
 SELECT lock_try_release('k', 'alice-1');
 SELECT status, fencing_token > :token AS token_rises FROM lock_acquire('k', '10 min', 'bob-1');
 
--- A release rolled back has not happened.
+-- A release that is rolled back has no effect,
 SELECT fencing_token AS token, expires_at AS until FROM lock_status('k') \gset
 BEGIN;
 SELECT lock_release('k', 'bob-1');
@@ -23,14 +31,14 @@ SELECT locked FROM lock_status('k');
 ROLLBACK;
 SELECT lock_is_held('k', 'bob-1'), fencing_token = :token AS same_token, expires_at = :'until' AS same_until FROM lock_status('k');
 
--- Neither has an extension, nor a repeated acquire.
+-- nor has an extension or a repeated acquire.
 BEGIN;
 SELECT lock_extend('k', 'bob-1', '1 hour') > :'until' AS extended;
 SELECT status FROM lock_acquire('k', '2 hours', 'bob-1', holder => 'Bob');
 ROLLBACK;
 SELECT expires_at = :'until' AS same_until, holder = 'Bob' AS new_label FROM lock_status('k');
 
--- Two owners in one transaction: the second sees whom it meets.
+-- Two owners in one transaction: the second is refused by the first.
 BEGIN;
 SELECT s.* FROM lock_try_acquire('k2', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
 SELECT s.* FROM lock_try_acquire('k2', '10 min', 'bob-1') g, t.show(g) s;
@@ -69,7 +77,7 @@ ROLLBACK TO s;
 SELECT lock_is_held('k3', 'bob-1');
 COMMIT;
 SELECT lock_is_held('k3', 'bob-1');
--- released and taken by another in a savepoint that is undone
+-- released, and acquired by another owner, in a savepoint that is rolled back
 BEGIN;
 SELECT fencing_token AS token FROM lock_status('k3') \gset
 SAVEPOINT a;
@@ -82,7 +90,7 @@ ROLLBACK TO a;
 SELECT lock_is_held('k3', 'bob-1'), fencing_token = :token AS same_token FROM lock_status('k3');
 SELECT lock_release('k3', 'bob-1');
 COMMIT;
--- kept where the savepoint is, undone where it is not
+-- kept in released savepoints, undone in rolled-back ones
 BEGIN;
 SELECT acquired FROM lock_acquire('s0', '10 min', 'alice-1');
 SAVEPOINT a;
@@ -96,7 +104,7 @@ COMMIT;
 SELECT k, lock_is_held(k, 'alice-1') FROM unnest(ARRAY['s0', 's1', 's2', 's3']) k;
 SELECT lock_release_all('alice-1');
 
--- Released, then taken again, then rolled back: the old lease with the old token
+-- Released, acquired again, then rolled back: the old lease with the old token
 SELECT fencing_token AS token FROM lock_acquire('k4', '10 min', 'alice-1') \gset
 BEGIN;
 SELECT lock_release('k4', 'alice-1');
@@ -105,7 +113,7 @@ ROLLBACK;
 SELECT fencing_token = :token AS same_token FROM lock_status('k4');
 SELECT lock_release('k4', 'alice-1');
 
--- Blocks with EXCEPTION, ten deep; the odd ones fail.
+-- Nested EXCEPTION blocks, ten deep; the odd ones fail.
 CREATE FUNCTION t.nest(level int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF level > 10 THEN
@@ -129,7 +137,7 @@ SELECT t.nest(1);
 SELECT string_agg(key, ' ' ORDER BY length(key), key) FROM lock_status() WHERE key LIKE 'nest:%';
 SELECT lock_is_held('k2', 'bob-1');
 SELECT lock_release_all('alice-1');
--- A refusal is caught, and what was taken before it is kept.
+-- A refusal is caught, and earlier locks stay.
 DO $$
 BEGIN
 	PERFORM lock_acquire('caught', '10 min', 'alice-1');
@@ -147,7 +155,7 @@ END
 $$;
 SELECT lock_release_all('alice-1');
 
--- Several times the same key in one statement
+-- The same key several times in one statement
 SELECT i, s.status FROM generate_series(1, 3) i, LATERAL lock_try_acquire('one' || i * 0) g, t.show(g) s;
 SELECT t.raises($$SELECT lock_acquire('two' || i * 0) FROM generate_series(1, 3) i$$);
 SELECT locked FROM lock_status('two0');
@@ -155,14 +163,14 @@ SELECT count(DISTINCT fencing_token) AS tokens, min(status), max(status) FROM ge
 SELECT (lock_acquire('four', owner => 'alice-1')).status AS a, lock_release('four', 'alice-1') AS b, lock_try_release('four', 'alice-1') AS c,
 	(lock_acquire('four', owner => 'bob-1')).status AS d, (lock_try_acquire('four', owner => 'alice-1')).status AS e,
 	lock_extend('four', 'bob-1') IS NOT NULL AS f, lock_try_release('four', 'bob-1') AS g, lock_holder('four') AS h;
--- every column is a call of its own
+-- the composite is expanded with one call for each column
 SELECT (lock_acquire('five', '10 min', 'alice-1')).* \gset five_
 SELECT :'five_status' AS status, lock_release('five', 'alice-1');
 -- release and acquire, many times in one statement
 SELECT count(DISTINCT a.fencing_token) AS tokens, bool_and(a.acquired) AS acquired, bool_and(r) AS released
 FROM generate_series(1, 50) i, LATERAL lock_acquire('six' || i * 0, owner => 'alice-' || i) a, LATERAL lock_release(a.key, a.owner) r;
 
--- In any kind of statement
+-- In all kinds of statements
 CREATE TABLE jobs (id int PRIMARY KEY, token bigint, note text);
 INSERT INTO jobs SELECT i, fencing_token FROM generate_series(1, 3) i, LATERAL lock_acquire(lock_key('jobs', i::text), owner => 'alice-1');
 UPDATE jobs SET note = (lock_try_acquire(lock_key('jobs', id::text), owner => 'bob-1')).status;
@@ -173,7 +181,7 @@ INSERT INTO defaults VALUES (1);
 SELECT lock_is_held('default', owner) FROM defaults;
 SELECT t.code('INSERT INTO defaults VALUES (2)');
 DROP TABLE defaults;
--- triggers, in statements that fail and that do not
+-- triggers, in statements that fail and in others
 CREATE FUNCTION t.lock_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_acquire(lock_key('jobs', NEW.id::text), owner => 'trigger');
@@ -185,7 +193,7 @@ INSERT INTO jobs VALUES (7), (8);
 SELECT t.code('INSERT INTO jobs VALUES (9), (9)');
 SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 'jobs:%';
 DROP TABLE jobs;
--- at the very end of a transaction
+-- in a deferred trigger at commit
 CREATE TABLE late (id int);
 CREATE FUNCTION t.lock_late() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -226,7 +234,7 @@ FETCH ALL FROM c;
 CLOSE c;
 SELECT lock_release_all('alice-1');
 
--- Procedures with transactions of their own
+-- Procedures that commit and roll back
 CREATE PROCEDURE t.work() LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM lock_acquire('proc:1', '10 min', 'alice-1');
@@ -246,7 +254,7 @@ CALL t.work();
 SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 'proc:%';
 SELECT lock_release_all('alice-1');
 
--- Two-phase commit: what a prepared transaction did is neither there nor free.
+-- Two-phase commit: a key changed by a prepared transaction is neither held nor free.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
 SET lock_timeout = '20 ms';
@@ -280,7 +288,7 @@ SELECT * FROM t.others('2pc');
 SELECT ttl_remaining < interval '11 min' AS not_yet FROM lock_status('2pc');
 COMMIT PREPARED 'regress_al_3';
 SELECT ttl_remaining > interval '59 min' AS extended FROM lock_status('2pc');
--- the end of a lease and another one, of which nobody knows yet; a sweep passes by
+-- an expired lease and a new grant, both not yet visible to others; a sweep skips the key
 SELECT lock_extend('2pc', 'alice-1', '5 ms') IS NOT NULL AS extended;
 SELECT t.expire('2pc');
 SELECT acquired FROM lock_acquire('2pc other', '5 ms', 'alice-1');
@@ -299,7 +307,8 @@ RESET lock_timeout;
 \echo max_prepared_transactions is 0
 \endif
 
--- Every isolation level: own changes are seen at once, in old snapshots too.
+-- At every isolation level a transaction sees its own changes at once, even with an old
+-- snapshot.
 CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
@@ -323,7 +332,7 @@ BEGIN ISOLATION LEVEL READ UNCOMMITTED;
 SELECT t.story('level');
 ROLLBACK;
 
--- 500 savepoints, each with a key
+-- 500 savepoints, each with one key
 CREATE FUNCTION t.many() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1..500 LOOP

@@ -6,6 +6,13 @@
 -- lock_try_convert, lock_try_transfer, lock_transfer_all, lock_try_force_release, and
 -- lock_grant.ttl_remaining
 --
+-- Properties: each answers with a status where its counterpart raises, agrees with it in every
+-- situation, and writes nothing when it refuses. ttl_remaining is the time left at the moment
+-- of the answer.
+--
+-- Turns red when: the two forms disagree; a refusal raises or writes; lock_transfer_all misses
+-- a holding, or takes an ended one.
+--
 CREATE FUNCTION t.situation(k text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF k <> 'never' THEN
@@ -26,8 +33,7 @@ CREATE TABLE t.situations (id serial, key text);
 INSERT INTO t.situations (key) VALUES ('held'), ('shared'), ('shared by two'), ('never'), ('released'), ('expired'), ('forced'), ('stolen'), ('handed over');
 SELECT t.situation(key) FROM t.situations ORDER BY id \g /dev/null
 
--- Refused: the word, whoever is in the way, and nothing written.  The functions that raise
--- agree.
+-- Refused: the status, the present holder, and nothing written. The functions that raise agree.
 CREATE FUNCTION t.compare(call text, key text) RETURNS TABLE (acquired boolean, status text, mode text, owner text, holder text, token boolean, has_end boolean, remaining boolean, raised text) LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN QUERY EXECUTE format('SELECT acquired, status, mode, owner, holder, fencing_token > 0, expires_at IS NOT NULL, ttl_remaining IS NOT NULL, %L FROM lock_try_%s', t.code('SELECT lock_' || call), call);
@@ -47,7 +53,8 @@ SELECT lock_is_held('held', 'new-1'), lock_is_held('held', 'alice-1'), lock_held
 SET atomic_lock.max_lifetime = '1 ms';
 SELECT g.acquired, g.status, g.mode, g.holder, g.ttl_remaining FROM lock_try_transfer('held', 'new-1', 'alice-1', ttl => '1 ms') g;
 RESET atomic_lock.max_lifetime;
--- what nobody can know; and a ttl for a transaction's, which is an argument
+-- a holding of a prepared transaction, whose owner is unknown; a ttl for a transaction's
+-- holding is an invalid argument
 BEGIN;
 SELECT status FROM lock_acquire('tx', owner => 'alice-1', lifetime => 'transaction');
 SELECT t.code($$SELECT lock_try_transfer('tx', 'alice-1', 'bob-1', ttl => '1 min')$$);
@@ -67,7 +74,7 @@ SELECT count(*) AS records FROM lock_audit WHERE key = 'prepared';
 \echo max_prepared_transactions is 0
 \endif
 
--- Bad arguments, whatever the state of the lock
+-- Bad arguments are refused whatever the state of the lock
 SELECT a, t.code('SELECT lock_try_transfer(' || a || ')') AS code, t.code('SELECT lock_transfer(' || a || ')') AS same
 FROM unnest(ARRAY['NULL, ''o'', ''n''', '''never'', NULL, ''n''', '''never'', ''o'', NULL', '''never'', ''o'', ''''', '''never'', ''o'', repeat(''x'', 256)', '''never'', ''o'', ''n'', repeat(''x'', 256)', '''never'', ''o'', ''n'', NULL, ''25 h''', '''never'', ''o'', ''n''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, t.code('SELECT lock_try_convert(' || a || ')') AS code, t.code('SELECT lock_convert(' || a || ')') AS same
@@ -92,7 +99,7 @@ SELECT lock_transfer_all('ann', 'job', 'nightly job');
 SELECT h.key, h.mode, s.holder, h.fencing_token > k.fencing_token AS token_rises, round(extract(epoch FROM h.ttl_remaining) / 60) AS minutes FROM lock_held('job') h LEFT JOIN t.tokens k USING (key), lock_status(h.key) s;
 SELECT count(*) AS left FROM lock_held('ann');
 SELECT lock_try_release('all:1', 'ann'), lock_transfer_all('ann', 'job'), lock_transfer_all('nobody', 'job');
--- what the transaction holds; the setting; to itself
+-- holdings of the transaction; the owner from the setting; a transfer to the same owner
 BEGIN;
 SELECT status FROM lock_acquire('all:tx', owner => 'job', lifetime => 'transaction');
 SET LOCAL atomic_lock.owner = 'job';
@@ -101,7 +108,7 @@ SELECT key, lifetime FROM lock_held('ann');
 SELECT lock_transfer_all('ann', 'ann');
 ROLLBACK;
 SELECT count(*) AS job, (SELECT count(*) FROM lock_held('ann')) AS ann FROM lock_held('job');
--- the label: its own default
+-- the default label
 SELECT lock_transfer_all('job', 'ann');
 SELECT DISTINCT holder = current_setting('application_name') AS application FROM lock_held('ann') h, lock_status(h.key) WHERE h.mode = 'exclusive';
 -- a generated owner
@@ -125,7 +132,7 @@ SELECT action, key, reason FROM lock_audit;
 SELECT lock_try_force_release('force', 'again'), lock_try_release('force', 'alice-1') AS alice, lock_try_release('force', 'bob-1') AS bob;
 
 --
--- How much time is left, by the clock of the server
+-- The time left, by the clock of the server
 --
 CREATE FUNCTION t.left_of(g lock_grant) RETURNS text LANGUAGE sql AS $$ SELECT concat_ws(' ', g.status, coalesce(round(extract(epoch FROM g.ttl_remaining) / 60)::text, '-')) $$;
 SELECT t.left_of(lock_acquire('time', '10 min', 'alice-1')) AS acquired, t.left_of(lock_acquire('time', '20 min', 'alice-1')) AS reacquired, t.left_of(lock_try_acquire('time', owner => 'bob-1')) AS held,
@@ -135,5 +142,5 @@ SELECT t.left_of(lock_acquire('session', owner => 'alice-1', lifetime => 'sessio
 	t.left_of(lock_acquire('transaction', owner => 'alice-1', lifetime => 'transaction')) AS transaction;
 SELECT t.left_of(g) FROM lock_acquire_all('{set:1,set:2}', '15 min', 'alice-1') g;
 SELECT t.left_of(g) FROM lock_try_acquire_all('{set:1,set:3}', '15 min', 'bob-1') g;
--- it is what is left at the moment of the answer
+-- counted at the moment of the answer
 SELECT g.ttl_remaining BETWEEN g.expires_at - clock_timestamp() AND '10 min' AS left FROM lock_acquire('moment', '10 min', 'alice-1') g;

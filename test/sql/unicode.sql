@@ -5,6 +5,13 @@
 --
 -- Keys, owners and labels are bytes, whatever the encoding and collation
 --
+-- Properties: limits count bytes. Keys that differ in any byte are different keys, whatever the
+-- collation of the argument. Escapes and control characters work beside multibyte characters,
+-- and a client in another encoding addresses the same key.
+--
+-- Turns red when: a collation, case or normalization makes two keys equal; a limit counts
+-- characters; a text is cut within a character.
+--
 SELECT getdatabaseencoding() <> 'UTF8' AS skip \gset
 \if :skip
 \echo the database is not in UTF8
@@ -20,7 +27,8 @@ SELECT n, t.code(format('SELECT lock_acquire(''k'', owner => %L)', repeat(U&'\00
 	t.code(format('SET atomic_lock.owner = %L', repeat(U&'\00E9', n) || 'x')) AS setting
 FROM unnest(ARRAY[126, 127, 128]) n;
 
--- Different bytes, different keys: composed and decomposed, case, width, marks that cannot be seen.
+-- Different bytes are different keys: composed and decomposed, case, width, invisible
+-- characters.
 CREATE TABLE t.keys (id serial, key text);
 INSERT INTO t.keys (key) VALUES (U&'caf\00E9'), (U&'cafe\0301'), (U&'CAF\00C9'), ('cafe'), (U&'caf\00E9 '), (U&'\FEFFcaf\00E9'), (U&'caf\200D\00E9'), (U&'caf\00E9\200B'),
 	(U&'\FF43\FF41\FF46\00E9'), (U&'\202Ecaf\00E9'), (U&'stra\00DFe'), ('strasse'), (U&'STRASSE'), (U&'\0130'), (U&'\0131'), ('i'), ('I'), (U&'\+10FFFF'), (U&'\+01F512'),
@@ -32,7 +40,7 @@ SELECT count(*) AS pairs FROM t.keys a, t.keys b WHERE lock_is_held(a.key, 'o ' 
 SELECT count(*) AS labels FROM t.keys k WHERE lock_holder(k.key) = k.key;
 SELECT count(*) AS released FROM t.keys k WHERE lock_release(k.key, 'o ' || k.key);
 
--- The collation of the argument or of the column it comes from means nothing.
+-- The collation of the argument or its column does not matter.
 DO $$
 BEGIN
 	CREATE COLLATION t.ignore_case (provider = icu, locale = 'und-u-ks-level1', deterministic = false);
@@ -50,14 +58,14 @@ SELECT lock_release_all('oORDER' COLLATE t.ignore_case);
 SELECT lock_key('a' COLLATE t.ignore_case, 'A') COLLATE "C" = 'a:A' AS joined;
 SELECT count(*) AS released FROM t.cased c, LATERAL lock_release_all('o' || c.key COLLATE "C") n WHERE n = 1;
 
--- Escapes stay escapes beside characters of several bytes.
+-- Escaping works beside multibyte characters.
 SELECT lock_key(U&'\00E9:\20AC', U&'\+01F512\\') = U&'\00E9\\:\20AC:\+01F512\\\\' AS joined;
 
--- Labels with control characters of two bytes are escaped, others are shown.
+-- Two-byte control characters in labels are escaped, other characters are shown.
 SELECT acquired FROM lock_acquire(U&'caf\00E9\0085', holder => U&'\009B31mJos\00E9');
 SELECT t.raises(U&'SELECT lock_acquire(''caf\00E9\0085'')') LIKE U&'%lock "caf\00E9\\\\x85" is held by \\\\x9b31mJos\00E9%' AS escaped;
 
--- A client in another encoding means the same key.
+-- A client with another encoding addresses the same key.
 SELECT acquired FROM lock_acquire(U&'gr\00FCn', '1 hour', 'alice-1');
 SET client_encoding = LATIN1;
 SELECT locked FROM lock_status(E'gr\u00FCn');

@@ -2,33 +2,31 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
+-- Waiting, as far as one session can see it: arguments, ends of a wait, and what it leaves
+-- behind
 --
--- Waiting, as far as one session can see it: what may be asked for, how a wait
--- ends by itself, and that it leaves nothing behind.
+-- Properties: the answers are the same with shared memory and without. A wait lasts as long as
+-- was asked for, or until the blocking lease has expired or the key opens. A request that need
+-- not or cannot wait is answered at once.
 --
--- Properties: the answers are the same with a queue and without; a wait lasts
--- as long as was asked for, or until the lease in the way has run out or the
--- key is open again; what need not or cannot be waited for is answered at once.
+-- Turns red when: a wait ends early, or lasts for minutes; a lease is granted before the
+-- blocking one has ended; a time-out writes, keeps a claim or a waiter, or has the message of a
+-- refusal without a wait.
 --
--- Turns red when: a wait ends early, or goes on for minutes; a lease is granted
--- before the one in the way has ended; a timeout writes, keeps a claim or a
--- place in the queue, or is told like a refusal that did not wait.
---
--- No wait of minutes that is asked for here happens: this file is quick.
+-- Waits of minutes are requested but never take place, so this file is quick.
 
--- An error without how long exactly it took
--- What an acquire answered, with how long it took told from how long it may
+-- An acquire's answer, with the wait compared to the time that was asked for
 CREATE FUNCTION t.waited(g lock_grant, asked interval, OUT status text, OUT acquired boolean, OUT holder text, OUT waited text) LANGUAGE sql AS $$
 	SELECT g.status, g.acquired, g.holder, CASE WHEN g.waited < asked THEN 'less' WHEN g.waited > '1 min' THEN 'more' ELSE 'right' END
 $$;
--- Nothing is left of a wait: no claim, no place in a queue.
+-- Claims and waiters that a wait left behind
 CREATE FUNCTION t.left_over(OUT claims bigint, OUT waiters bigint) LANGUAGE plpgsql AS $$
 BEGIN
 	SELECT count(*) INTO claims FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory';
 	BEGIN
 		SELECT count(*) INTO waiters FROM lock_waiters;
 	EXCEPTION
-		WHEN object_not_in_prerequisite_state THEN	-- no queue to look into
+		WHEN object_not_in_prerequisite_state THEN	-- waiters poll here
 			waiters := 0;
 	END;
 END
@@ -38,7 +36,7 @@ SELECT acquired_at AS since, expires_at AS until
 FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice') \gset
 
 --
--- What may be asked for: judged before anything is waited for
+-- Arguments are checked before the wait
 --
 SELECT w, t.raises(format('SELECT lock_acquire(''held'', wait => %s)', w)) AS acquire
 FROM unnest(ARRAY['''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''']) w;
@@ -46,9 +44,9 @@ SELECT w, t.code(format('SELECT lock_try_acquire(''held'', wait => %s)', w)) AS 
 FROM unnest(ARRAY['''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''', '''soon''', '''0''', '''1 us''', '''00:00:00.01''', '''1 day -23:59:59.99''']) w;
 -- exactly the limit
 SELECT status FROM lock_try_acquire('limit', wait => '5 min');
--- as bad where the owner has the lock
+-- invalid even if the owner has the lock
 SELECT t.code($$SELECT lock_acquire('held', owner => 'alice-1', wait => '-1 s')$$);
--- and other arguments are as bad with a wait
+-- other arguments are checked with a wait, too
 SELECT a, t.code(format('SELECT lock_try_acquire(''held'', wait => ''1 min'', %s)', a)) AS code
 FROM unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => NULL', 'lifetime => ''x''', 'lifetime => NULL', 'holder => repeat(''x'', 256)', 'meta => to_jsonb(repeat(''x'', 10000))']) a;
 
@@ -61,10 +59,9 @@ SELECT t.raises($$SELECT lock_acquire('held', wait => '1 us')$$);
 SELECT status FROM lock_try_acquire('held', wait => '0');
 RESET atomic_lock.max_wait;
 
+-- Requests that are answered at once
 --
--- What is answered at once
---
--- no wait
+-- without wait
 SELECT status, waited FROM lock_try_acquire('held');
 SELECT status, waited FROM lock_try_acquire('held', wait => '0');
 SELECT status, waited FROM lock_try_acquire('held', wait => '1 day -24:00');
@@ -76,14 +73,14 @@ SELECT lock_release('free', 'bob-1');
 SELECT status, waited FROM lock_acquire('free', '20 ms', 'carol-1', wait => '1 min');
 SELECT t.expire('free');
 SELECT status, waited FROM lock_acquire('free', '1 hour', 'bob-1', wait => '1 min');
--- the owner's
+-- the owner's own key
 SELECT status, waited FROM lock_acquire('held', owner => 'alice-1', wait => '1 min');
 SELECT status, waited FROM lock_try_acquire('held', owner => 'alice-1', wait => '1 min');
 SET atomic_lock.on_reacquire = error;
 SELECT t.raises($$SELECT lock_acquire('held', owner => 'alice-1', wait => '1 min')$$);
 SELECT acquired, status, waited FROM lock_try_acquire('held', owner => 'alice-1', wait => '1 min');
 RESET atomic_lock.on_reacquire;
--- claimed and undone by this very transaction
+-- claimed and undone by this transaction
 BEGIN;
 SAVEPOINT s;
 SELECT status FROM lock_acquire('undone', '1 hour', 'alice-1');
@@ -99,7 +96,7 @@ ROLLBACK;
 RESET atomic_lock.max_claims_per_transaction;
 
 --
--- The wait ran out
+-- The wait timed out
 --
 SELECT t.timeout($$SELECT lock_acquire('held', wait => '20 ms')$$);
 SELECT t.timeout($$SELECT lock_acquire('held', owner => 'bob-1', wait => '20 ms', holder => 'Bob')$$);
@@ -108,28 +105,28 @@ SELECT lock_acquire('held', wait => '20 ms');
 \set VERBOSITY terse
 SELECT lock_acquire('held', wait => '20 ms');
 \set VERBOSITY default
--- an answer tells who has it, and neither owner nor token
+-- the answer has the holder, and neither owner nor token
 SELECT acquired, status, key, mode, owner, fencing_token, acquired_at >= :'since' AS since, expires_at >= :'until' AS until, holder
 FROM lock_try_acquire('held', wait => '20 ms');
--- as long as was asked for
+-- for as long as was asked
 SELECT w, s.* FROM unnest(ARRAY['1 us', '1 ms', '20 ms', '150 ms', '1.2 s']::interval[]) w, lock_try_acquire('held', owner => 'bob-1', wait => w) g, t.waited(g, w) s;
 SELECT now() <= clock_timestamp() - interval '140 ms' AS waited_for FROM lock_try_acquire('held', wait => '150 ms');
 -- one after the other
 SELECT count(*), bool_and(waited >= '5 ms') AS right FROM generate_series(1, 5) i, LATERAL lock_try_acquire('held', owner => 'bob-' || i, wait => '5 ms') WHERE status = 'timeout';
--- long keys and labels, of characters of several bytes
+-- long keys and labels, with multibyte characters
 SELECT s.status FROM lock_acquire(repeat('ü', 512), '1 hour', repeat('ö', 127), holder => repeat('ä', 127)) g, t.show(g) s;
 SELECT status, length(key) AS key, length(holder) AS holder FROM lock_try_acquire(repeat('ü', 512), owner => repeat('é', 127), wait => '5 ms', holder => repeat('€', 85));
 SELECT status FROM lock_try_acquire('x' || repeat('ü', 511), owner => repeat('é', 127), wait => '5 ms', holder => repeat('€', 85));
 SELECT lock_release('x' || repeat('ü', 511), repeat('é', 127)), lock_release(repeat('ü', 512), repeat('ö', 127));
--- with searches for deadlocks in between
+-- with searches for deadlocks meanwhile
 SET deadlock_timeout = '1 ms';
 SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => '50 ms');
 RESET deadlock_timeout;
--- lock_timeout is about the locks of PostgreSQL
+-- lock_timeout applies to PostgreSQL's locks only
 SET lock_timeout = '1 ms';
 SELECT s.* FROM lock_try_acquire('held', owner => 'bob-1', wait => '50 ms') g, t.waited(g, '50 ms') s;
 RESET lock_timeout;
--- nothing has changed, and nothing is left
+-- nothing has changed, and nothing is left behind
 SELECT count(*) FROM app_lock WHERE key = 'held' AND owner = 'alice-1' AND NOT released;
 SELECT coalesce(waiters, 0) AS waiters FROM lock_status('held');
 SELECT * FROM t.left_over();
@@ -144,7 +141,7 @@ COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 
 --
--- Until the lease in the way runs out
+-- Until the blocking lease expires
 --
 SELECT expires_at AS until FROM lock_acquire('short', '150 ms', 'alice-1', holder => 'Alice') \gset
 SELECT status, owner, holder, acquired_at >= :'until' AS after_its_end, expires_at - acquired_at AS length
@@ -155,7 +152,7 @@ SELECT lock_try_release('short', 'alice-1'), lock_try_release('short', 'bob-1');
 SELECT b.status, b.fencing_token > a.fencing_token AS token_rises, b.acquired_at >= a.expires_at AS after_its_end
 FROM lock_acquire('short', '150 ms', 'alice-1') a, LATERAL lock_try_acquire(a.key, '1 hour', 'bob-1', wait => '1 min') b;
 SELECT force_release('short', 'test');
--- with an owner to be generated
+-- with a generated owner
 SELECT b.acquired, s.owner, b.acquired_at >= a.expires_at AS after_its_end
 FROM lock_acquire('short', '50 ms') a, LATERAL lock_acquire(a.key, '1 hour', wait => '1 min') b, t.show(b) s;
 SELECT force_release('short', 'test');
@@ -170,11 +167,11 @@ SELECT status FROM lock_try_acquire('held', wait => '5 ms');
 COMMIT;
 -- not long enough
 SELECT b.status, b.holder FROM lock_acquire('longer', '1 hour', 'alice-1', holder => 'Alice') a, LATERAL lock_try_acquire(a.key, wait => '20 ms') b;
--- its former owner is told so
+-- the former owner learns of it
 SELECT b.status FROM lock_acquire('lost', '20 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '1 hour', 'bob-1', wait => '1 min') b;
 SELECT lock_try_release('lost', 'alice-1'), lock_is_held('lost', 'alice-1'), lock_is_held('lost', 'bob-1');
 
--- lock_delay: until the key is open
+-- lock_delay: until the key opens
 SET atomic_lock.lock_delay = '150 ms';
 SELECT b.status, b.acquired_at >= a.expires_at + interval '150 ms' AS after_the_delay
 FROM lock_acquire('delay', '20 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '20 ms', 'bob-1', wait => '1 min', holder => 'Bob') b;
@@ -182,15 +179,14 @@ SELECT t.expire('delay');
 SET atomic_lock.lock_delay = '1 h';
 SELECT t.timeout($$SELECT lock_acquire('delay', wait => '20 ms')$$);
 SELECT s.* FROM lock_try_acquire('delay', wait => '20 ms') g, t.waited(g, '20 ms') s;
--- its last owner is closed out as well
+-- the former owner has to wait, too
 SELECT status FROM lock_try_acquire('delay', owner => 'bob-1', wait => '20 ms');
 RESET atomic_lock.lock_delay;
 SELECT status, waited FROM lock_try_acquire('delay', wait => '1 min');
 
---
 -- Transactions, savepoints, functions
 --
--- an aborted transaction waits for nothing, and loses what it had
+-- an aborted transaction does not wait, and loses its locks
 BEGIN;
 SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
 \set VERBOSITY terse
@@ -202,7 +198,7 @@ ROLLBACK;
 SELECT locked FROM lock_status('mine');
 SELECT * FROM t.left_over();
 
--- a transaction goes on after a timeout, and has what it had
+-- a transaction continues after a time-out, and keeps its locks
 BEGIN;
 SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
 SAVEPOINT s;
@@ -218,7 +214,7 @@ COMMIT;
 SELECT k, holder IS NOT NULL AS held FROM unnest(ARRAY['mine', 'mine too', 'short 2']) k, lock_holder(k) holder;
 SELECT lock_release_all('bob-1') > 0 AS released;
 
--- a lease gone with the savepoint is waited for no longer
+-- a lease undone with its savepoint no longer blocks
 BEGIN;
 SELECT status FROM lock_acquire('outer', '1 hour', 'alice-1');
 SAVEPOINT s;
@@ -252,7 +248,7 @@ BEGIN
 END
 $$;
 SELECT * FROM t.left_over();
--- whatever a statement may be
+-- in all kinds of statements
 CREATE FUNCTION t.sql_function(w interval) RETURNS text LANGUAGE sql AS $$SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => w)$$;
 PREPARE p AS SELECT status FROM lock_try_acquire($1, owner => 'bob-1', wait => $2);
 SELECT t.sql_function('5 ms');
@@ -265,7 +261,7 @@ CLOSE c;
 SELECT * FROM t.left_over();
 COMMIT;
 
--- Ended by statement_timeout: nothing is left but what there was before.
+-- Ended by statement_timeout: only what was there before is left.
 BEGIN;
 SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
 SAVEPOINT s;
@@ -280,7 +276,7 @@ SELECT owner, holder FROM lock_status('held');
 SELECT lock_release('mine', 'bob-1');
 
 --
--- Who may wait: whoever may acquire; who waits is for monitors to see.
+-- Level user may wait; monitors can see the waiters
 --
 DROP ROLE IF EXISTS regress_al_user, regress_al_monitor;
 CREATE ROLE regress_al_user;
@@ -297,7 +293,7 @@ SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT t.code($$SELECT lock_acquire('held', wait => '1 min')$$);
 SELECT t.code('SELECT * FROM lock_waiters') IN ('00000', CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' END) AS allowed;
 RESET SESSION AUTHORIZATION;
--- The owner of the extension may look too, and read-only transactions will do.
+-- The owner of the extension may look, too, also in a read-only transaction.
 BEGIN READ ONLY;
 SELECT t.code('SELECT * FROM lock_waiters') IN ('00000', CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' END) AS allowed;
 COMMIT;
@@ -307,7 +303,7 @@ DROP ROLE regress_al_user, regress_al_monitor;
 SELECT lock_release('held', 'alice-1');
 
 --
--- NULL: as long as max_wait allows, which a policy may set; for a set, the least
+-- NULL: as long as max_wait allows, which a policy may set; for a set, the lowest max_wait
 --
 SELECT lock_set_policy('brief:', max_wait => '50 ms'), lock_set_policy('never:', max_wait => '0');
 SELECT count(lock_acquire(k, '1 hour', 'holder-1')) FROM unnest(ARRAY['any', 'brief:k', 'never:k']) k;
@@ -324,11 +320,11 @@ SELECT waited BETWEEN '60 ms' AND '4 min' AS as_the_setting_says, status FROM lo
 SELECT waited BETWEEN '50 ms' AND '4 min' AS the_least, status FROM lock_try_acquire_all('{any,brief:free}', owner => 'bob-1', wait => NULL);
 SELECT waited = '0' AS not_at_all, status FROM lock_try_acquire_all('{any,never:free}', owner => 'bob-1', wait => NULL);
 RESET atomic_lock.max_wait;
--- what is free is not waited for, and an upgrade waits
+-- a free key does not wait, and an upgrade does
 SELECT status FROM lock_acquire('brief:free', owner => 'bob-1', wait => NULL);
 SELECT count(lock_acquire('brief:shared', '1 hour', o, 'shared')) FROM unnest(ARRAY['holder-1', 'bob-1']) o;
 SELECT waited BETWEEN '50 ms' AND '4 min' AS as_the_policy_says, status FROM lock_try_convert('brief:shared', 'bob-1', wait => NULL);
--- a row whose key is another one once it is read: the max_wait of that counts, too
+-- lock_fetch of a row whose key differs once it is read: the max_wait of that key counts, too
 CREATE TABLE other (id numeric PRIMARY KEY);
 INSERT INTO other VALUES (1.0);
 SELECT lock_set_policy('other:1.0', max_wait => '0');

@@ -16,7 +16,7 @@ class AtomicLock extends Lock
         $this->connection = $connection;
     }
 
-    /** Whether the lock was free, or is ours; waits in the order of arrival for up to so many seconds, or max_wait */
+    /** Whether we got the lock or have it already; waits in the order of arrival up to the given seconds, or max_wait */
     public function acquire($wait = 0)
     {
         return $this->ask('acquired FROM lock_policy(?) AS policy,
@@ -54,7 +54,7 @@ class AtomicLock extends Lock
         $this->ask("lock_try_force_release(?, 'forceRelease of Laravel')");
     }
 
-    /** Null is nobody: whether the lock is free */
+    /** Null means nobody: whether the lock is free */
     public function isOwnedBy($owner)
     {
         return $owner === null ? ! $this->ask('locked FROM lock_status(?)') : $this->ask('lock_is_held(?, ?)', $owner);
@@ -70,7 +70,7 @@ class AtomicLock extends Lock
         return $this->connection->getName();
     }
 
-    /** Nobody is told an owner: ours, empty for somebody else's, or null */
+    /** Never another's owner: ours, empty for another owner, or null */
     protected function getCurrentOwner()
     {
         return $this->isOwnedByCurrentProcess() ? $this->owner : ($this->ask('locked FROM lock_status(?)') ? '' : null);

@@ -15,7 +15,7 @@ public class AtomicLockProvider implements ExtensibleLockProvider {
 	private final DataSource pool;
 	private final String holder;
 
-	// "holder" is what others are told who meet the lock, such as the name of the host.
+	// "holder" is the label that others see, such as the name of the host.
 	public AtomicLockProvider(DataSource pool, String holder) {
 		this.pool = pool;
 		this.holder = holder;

@@ -1,6 +1,6 @@
-// A lease of atomic_lock, as AtomicLockProvider.java needs it for ShedLock: all of its SQL
+// A lease of atomic_lock for ShedLock: all SQL of AtomicLockProvider.java
 //
-// It needs a JDBC driver, and nothing of ShedLock.
+// This class needs a JDBC driver, and nothing of ShedLock.
 
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -22,7 +22,7 @@ public class ShedLockLease {
 		this.owner = owner;
 	}
 
-	// Each run has an owner of its own: one that was stopped and wakes up has no lock.
+	// Each run has its own owner, so a suspended run that wakes up has no lock.
 	public static Optional<ShedLockLease> acquire(DataSource pool, String name, String holder, Duration atMost) throws SQLException {
 		ShedLockLease lease = new ShedLockLease(pool, name, UUID.randomUUID().toString());
 		return lease.ask("SELECT acquired FROM lock_try_acquire(lock_key('shedlock', ?), owner => ?, ttl => ?::interval, holder => ?)",
@@ -33,14 +33,14 @@ public class ShedLockLease {
 		return ask("SELECT lock_try_extend(lock_key('shedlock', ?), ?, ?::interval) IS NOT NULL", interval(atMost));
 	}
 
-	// What is left of lockAtLeastFor is how long the lease lasts yet.  False: it was lost.
+	// The lease lasts for the rest of lockAtLeastFor.  False: the lock was lost.
 	public boolean release(Duration atLeast) throws SQLException {
 		if (atLeast.compareTo(Duration.ZERO) > 0)
 			return extend(atLeast);
 		return ask("SELECT lock_try_release(lock_key('shedlock', ?), ?) = 'released'");
 	}
 
-	// Rounded up: a lease lasts for a millisecond at least.
+	// Rounded up, since a lease lasts at least a millisecond.
 	private static String interval(Duration duration) {
 		return duration.plusNanos(999_999).toMillis() + " ms";
 	}

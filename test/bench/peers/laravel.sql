@@ -1,5 +1,5 @@
--- DatabaseLock::acquire() and release().  The owner, 16 random characters there,
--- is a random number; "now" is the client's clock.
+-- DatabaseLock::acquire() and release(). The owner, 16 random characters in Laravel, is a
+-- random number here; "now" is the client's clock.
 \set n random(0, :keys - 1) / :clients * :clients + :client_id
 \set owner random(1000000000000000, 9999999999999999)
 \set expiration :now + 300

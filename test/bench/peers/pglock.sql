@@ -1,5 +1,5 @@
--- storeAcquire() and storeRelease(), without the heartbeat, which would write
--- once more right after the acquire.
+-- storeAcquire() and storeRelease(), without the heartbeat, which would write once more
+-- immediately after the acquire.
 \set n random(0, :keys - 1) / :clients * :clients + :client_id
 SELECT nextval('locks_rvn') AS rvn \gset
 INSERT INTO locks ("name", "record_version_number", "data", "owner")

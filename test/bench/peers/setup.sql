@@ -1,7 +1,7 @@
--- The tables of the libraries that keep locks in one, as they create them, each
--- with the same ten thousand locks held.
+-- The tables of the libraries that keep locks in a table, with the libraries' own definitions,
+-- each with the same ten thousand locks held.
 
--- The functions that people write around the statements of sql_lock
+-- Functions as people write them around the statements of sql_lock
 CREATE TABLE plpgsql_lock (LIKE sql_lock INCLUDING ALL);
 
 CREATE FUNCTION plpgsql_acquire(lock_key text, ttl interval) RETURNS uuid LANGUAGE plpgsql AS $$
@@ -22,7 +22,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 
--- The same, but if a crash undoes it the lock expires by itself: nobody flushes.
+-- The same without a flush: if a crash undoes the release, the lock expires by itself.
 CREATE FUNCTION plpgsql_release_later(lock_key text, lock_owner uuid) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM set_config('synchronous_commit', 'off', true);

@@ -1,5 +1,5 @@
--- JdbcLockProvider with usingDbTime(), for a lock whose row is there, as it is
--- from the first time on: rows are never deleted.
+-- JdbcLockProvider with usingDbTime(), for a lock whose row exists, as it does from the first
+-- use on: rows are never deleted.
 \set n random(0, :keys - 1) / :clients * :clients + :client_id
 UPDATE shedlock SET lock_until = timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => 300),
 	locked_at = timezone('utc', CURRENT_TIMESTAMP), locked_by = 'host-' || :client_id

@@ -1,7 +1,7 @@
--- DefaultLockRepository: acquire() is a transaction, delete() another.  The
--- driver sends BEGIN together with the first statement.  Keys and clients are
--- UUIDs in text of a fixed length, which it sends as varchar: as text they would
--- not be looked up by the index.  "at" and "until" are of the client's clock.
+-- DefaultLockRepository: acquire() is one transaction, delete() another. The driver sends BEGIN
+-- together with the first statement. Keys and clients are UUIDs in text of a fixed length, sent
+-- as varchar: as text they could not use the index. "at" and "until" come from the client's
+-- clock.
 \set n random(0, :keys - 1) / :clients * :clients + :client_id + 100000000000
 \set client 200000000000 + :client_id
 \startpipeline

@@ -2,18 +2,17 @@
 \getenv srcdir PG_ABS_SRCDIR
 \set setup :srcdir '/../sql/include/setup.sql'
 \i :setup
+-- lock_contention: the most contended keys
 --
--- lock_contention: the keys that are contended most
+-- Properties: a key is listed if a caller was refused it or waited for it, most contended
+-- first, even if the transaction was rolled back. The list has room for a limited number of
+-- keys, and the most contended stay.
 --
--- Properties: a key is there when somebody was refused it or waited in the queue for
--- it, most contended first, whatever became of the transaction; there is room for
--- some keys only, and those that are contended most stay.
---
--- Turns red when: memory grows with the number of keys; a key that is refused
--- once displaces one that is refused all the time; keys of another database
--- show, or one that is too long breaks in the middle of a character.
+-- Turns red when: memory grows with the number of keys; a key refused once displaces one that
+-- is refused all the time; keys of another database are shown, or a long key is cut within a
+-- character.
 
--- Refuse a key so many times
+-- Is refused a key, that number of times
 CREATE FUNCTION t.refuse(k text, times bigint DEFAULT 1) RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FILTER (WHERE (lock_try_acquire(k, owner => 'bob-1')).status = 'held') FROM generate_series(1, times)
 $$;
@@ -22,7 +21,7 @@ CREATE VIEW t.contended AS SELECT key, refusals, waits, total_wait > '0' AS wait
 SELECT lock_stats_reset();
 SELECT count(*) FROM lock_contention;
 SELECT count(lock_acquire(k, '1 hour', 'alice-1')) FROM unnest(ARRAY['a', 'b', 'c', 'd', 'e', 'free']) k;
--- what was not refused is not there
+-- grants are not listed
 SELECT lock_release('free', 'alice-1'), (lock_acquire('free', '1 hour', 'bob-1')).status, lock_extend('a', 'alice-1') IS NOT NULL AS extended, lock_try_release('a', 'bob-1'), lock_is_held('a', 'bob-1'), (lock_acquire('a', '1 hour', 'alice-1')).status;
 SELECT count(*) FROM lock_contention;
 
@@ -36,7 +35,8 @@ SELECT waits, total_wait >= longest_wait AS total, longest_wait > '0' AS longest
 	last_at BETWEEN clock_timestamp() - interval '5 min' AND clock_timestamp() AS last_at FROM lock_contention WHERE key = 'd';
 SELECT total_wait, longest_wait FROM lock_contention WHERE key = 'c';
 SELECT (SELECT last_at FROM lock_contention WHERE key = 'a') > (SELECT last_at FROM lock_contention WHERE key = 'd') AS later;
--- a wait that ended well, and a key that is free by now; on a slow machine the first lease may be over too soon
+-- a wait that was granted, and a key that is free by now; on a slow machine the first lease may
+-- have expired before the wait
 DO $$
 BEGIN
 	FOR i IN 1 .. 1000 LOOP
@@ -49,7 +49,7 @@ $$;
 SELECT lock_release('short', 'bob-1'), force_release('a', 'why');
 SELECT * FROM t.contended;
 
--- Refusals of all kinds; rolled back or not, they were
+-- Refusals of all kinds; they count even if rolled back
 SELECT lock_stats_reset();
 BEGIN;
 SELECT t.refuse('b'), (lock_acquire('f', '1 hour', 'alice-1')).status, t.refuse('f', 2);
@@ -60,9 +60,9 @@ ROLLBACK;
 SELECT t.code($$SELECT lock_acquire('b', owner => 'bob-1')$$);
 SELECT * FROM t.contended;
 SELECT lock_stats_reset();
--- of a set: the key in the way
+-- of a set: the blocking key
 SELECT key, status FROM lock_try_acquire_all(ARRAY['x', 'y', 'd', 'e'], owner => 'bob-1');
--- of those who have it already
+-- of owners that have the key already
 SELECT count(lock_acquire('s', '1 hour', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1']) o;
 SELECT t.code($$SELECT lock_convert('s', 'alice-1')$$);
 SELECT t.code($$SELECT lock_convert('s', 'alice-1', wait => '10 ms')$$);
@@ -73,7 +73,7 @@ SELECT t.code($$SELECT lock_fetch(NULL::t.orders, '1', owner => 'bob-1')$$);
 SELECT * FROM t.contended ORDER BY key;
 
 --
--- Room for some
+-- Limited room
 --
 SELECT lock_stats_reset();
 SELECT count(*) FROM (SELECT lock_acquire('many ' || i, '1 hour', 'alice-1') FROM generate_series(1, 500) i) a;
@@ -82,10 +82,10 @@ SELECT t.refuse('b', 40), t.refuse('c', 20);
 SELECT count(t.refuse('many ' || i)) FROM generate_series(1, 1000) i;
 SELECT count(*) BETWEEN 100 AND 256 AS bounded, min(refusals), count(DISTINCT key) = count(*) AS once FROM lock_contention WHERE key ~ '^many';
 SELECT * FROM t.contended LIMIT 2;
--- what becomes hot later finds a place, too
+-- a key that becomes contended later enters the list, too
 SELECT t.refuse('e', 30);
 SELECT * FROM t.contended LIMIT 3;
--- and whoever counts does not
+-- all refusals are still counted in lock_stats
 SELECT refusals FROM lock_stats WHERE database = current_database();
 TRUNCATE app_lock;
 
@@ -97,7 +97,7 @@ CREATE TABLE t.long AS SELECT i, k FROM unnest(ARRAY[repeat('long', 255) || '1',
 	repeat('x', 100) || repeat('ü', 400), repeat('x', 101) || repeat('ü', 400), repeat('🔒', 250)]) WITH ORDINALITY u(k, i);
 SELECT count(lock_acquire(k, '1 hour', 'alice-1')), sum(t.refuse(k, i)) FROM t.long;
 SELECT left(key, 10) AS key, k = key AS same, refusals FROM t.long JOIN lock_contention ON refusals = i ORDER BY i;
--- and so without one
+-- and also without their rows
 TRUNCATE app_lock;
 SELECT count(*) FROM t.long JOIN lock_contention ON refusals = i AND k = key;
 

@@ -3,17 +3,16 @@
 \set setup :srcdir '/../sql/include/setup.sql'
 \set include :srcdir '/../sql/include/counted.sql'
 \i :setup
---
 -- lock_stats: what each verb counts
 --
--- Properties: each verb counts what it granted, refused or ended.  An end that nobody
--- reported is counted once, by the next grant or the sweep.  No grant and no end
--- counts twice or is left out, so at any time
--- grants = releases + expirations + forced + holdings that are not released.
+-- Properties: each verb counts its grants, refusals and ends. An end that no call reported,
+-- such as an expiry, is counted once, by the next grant or the sweep. No grant and no end
+-- counts twice or is missed, so at any time grants = releases + expirations + forced + holdings
+-- that are not released.
 --
--- Turns red when: a verb forgets to count; an end is counted by those who merely saw it.
+-- Turns red when: a verb does not count; a call that only sees an end counts it.
 --
--- stats_transactions has the counts of transactions.
+-- stats_transactions tests the counts of transactions.
 SELECT lock_stats_reset();
 SELECT t.counted() AS since_the_reset, t.adds_up();
 
@@ -54,7 +53,7 @@ CALL t.play(
 :played
 SELECT t.adds_up();
 
--- What the owner has, where that is an error
+-- The owner's own key, with on_reacquire = error
 SET atomic_lock.on_reacquire = error;
 \set ECHO none
 CALL t.play(
@@ -66,7 +65,7 @@ CALL t.play(
 :played
 RESET atomic_lock.on_reacquire;
 
--- Sets: every grant, but a refusal is one, and so is a wait.
+-- Sets: every grant counts, but a refusal of the set counts once, and so does its wait.
 \set ECHO none
 CALL t.play(
 	$$count(*) FROM lock_acquire_all(ARRAY['s3', 's1', 's2', 's1'], '1 hour', 'alice-1')$$,
@@ -82,14 +81,15 @@ CALL t.play(
 :played
 SELECT t.adds_up();
 
--- Two holdings of an owner: of a transaction, and a lease that was handed over
+-- Two holdings of an owner: one of the transaction, and a lease transferred to it
 BEGIN;
 SELECT (lock_acquire('two', owner => 'carol-1', mode => 'shared')).status, (lock_acquire('two', owner => 'alice-1', mode => 'shared', lifetime => 'transaction')).status, (lock_transfer('two', 'carol-1', 'alice-1')).status, lock_release('two', 'alice-1'), lock_is_held('two', 'alice-1');
 COMMIT;
 :counted
 SELECT t.adds_up();
 
--- Lifetimes: what a transaction holds it releases at its end, unless it was a lease before.
+-- Lifetimes: a transaction's holding counts as released at its end, unless it was a lease
+-- before.
 \set ECHO none
 CALL t.play(
 	$$(lock_acquire('s', owner => 'alice-1', lifetime => 'session')).status$$,
@@ -133,7 +133,7 @@ CALL t.play(
 :played
 SELECT t.adds_up();
 
--- lock_fetch: nothing where there is no row
+-- lock_fetch: nothing counts if there is no row
 CREATE TABLE t.orders (id int PRIMARY KEY, what text);
 INSERT INTO t.orders VALUES (1, 'tea');
 \set ECHO none
@@ -149,7 +149,7 @@ CALL t.play(
 SELECT t.adds_up();
 
 --
--- Ends that nobody reported are counted once, by the next grant or the sweep.
+-- Ends that no call reported are counted once, by the next grant or the sweep
 --
 SELECT count(lock_acquire('x' || i, '20 ms', 'alice-1')) FROM generate_series(1, 6) i;
 SELECT count(lock_acquire('x7', '20 ms', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1']) o;
@@ -172,10 +172,10 @@ CALL t.play(
 	$$lock_sweep(1000)$$,
 	$$lock_sweep(1000)$$);
 \set ECHO all
--- swept: x5, x6, both that shared x7; and r2, which was released long ago
+-- swept: x5, x6, both sharers of x7, and r2, which was released long ago
 :played
 SELECT t.adds_up();
--- Readers that ran out, and a writer's turn: as many as there were, sooner or later
+-- Expired sharers, then an exclusive grant: each is counted, sooner or later
 :counted
 SELECT count(lock_acquire('w', '20 ms', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1', 'carol-1']) o;
 SELECT t.expire('w');
@@ -188,7 +188,7 @@ SELECT lock_release('w', 'alice-1'), lock_sweep(1000);
 :counted
 SELECT t.adds_up();
 
--- A session that is gone
+-- A session that has ended
 SELECT status FROM lock_acquire('session 1', owner => 'alice-1', lifetime => 'session');
 SELECT status FROM lock_acquire('session 2', owner => 'alice-1', lifetime => 'session');
 :counted
@@ -200,7 +200,7 @@ SELECT lock_sweep(1000) > 0 AS swept;
 SELECT replace(t.counted(), ', waits 1', '') AS counted;
 SELECT t.adds_up();
 
--- What ran out and keeps its key closed, until an administrator opens it or takes it
+-- Expired leases that keep their key closed until an administrator opens or steals it
 SELECT lock_set_policy('min ', min_hold => '1 hour');
 SELECT count(lock_acquire('min ' || i, '20 ms', 'alice-1')) FROM generate_series(1, 2) i;
 SELECT count(lock_acquire('min 3', ttl, o, 'shared')) FROM (VALUES ('alice-1', interval '20 ms'), ('bob-1', '20 ms'), ('carol-1', '1 hour')) v (o, ttl);
@@ -224,7 +224,7 @@ SELECT t.adds_up();
 -- Waits
 --
 SELECT lock_stats_reset();
--- Writes that a guard refuses, also without an owner, and where the write is rolled back
+-- Refused writes are counted, also without an owner, and although the write is rolled back
 CREATE TABLE t.guarded (id int PRIMARY KEY, note text);
 INSERT INTO t.guarded VALUES (1), (2);
 SELECT lock_protect('t.guarded', 'guarded:{id}');
@@ -246,7 +246,7 @@ SELECT status FROM lock_try_acquire('held', wait => '40 ms');
 SELECT status FROM lock_try_acquire('held', wait => '20 ms');
 SELECT waits, timeouts, refusals, total_wait >= longest_wait AS total, longest_wait > '0' AS longest, longest_wait < total_wait AS less
 FROM lock_stats WHERE database = current_database();
--- one that was worth it; on a slow machine the first lease may be over too soon
+-- a wait that was granted; on a slow machine the first lease may expire before the wait
 DO $$
 BEGIN
 	FOR i IN 1 .. 1000 LOOP
@@ -266,7 +266,7 @@ SELECT since AS before FROM lock_stats WHERE database = current_database() \gset
 SELECT lock_stats_reset();
 SELECT since > :'before' AND since <= clock_timestamp() AS since_now, total_wait, longest_wait FROM lock_stats WHERE database = current_database();
 SELECT count(*) FROM t.counter WHERE value <> 0;
--- not undone, as it is no part of a transaction
+-- a reset is not rolled back, since it is not transactional
 SELECT status FROM lock_acquire('held', '1 hour', 'alice-1');
 BEGIN;
 SELECT lock_stats_reset();
@@ -274,7 +274,7 @@ ROLLBACK;
 SELECT count(*) FROM t.counter WHERE value <> 0;
 
 --
--- What lock_sweeper_status says of it: a row for this database, since it was swept
+-- lock_sweeper_status: a row for this database, since it was swept
 --
 SELECT lock_sweep(1000) >= 0 AS swept;
 SELECT lock_stats_reset();

@@ -3,16 +3,14 @@
 \set setup :srcdir '/../sql/include/setup.sql'
 \set include :srcdir '/../sql/include/counted.sql'
 \i :setup
+-- lock_stats: counts of transactions, and the equation
 --
--- lock_stats: what transactions count, and that it adds up
+-- Properties: a grant or an end counts when its transaction commits, and not at all after a
+-- rollback. A refusal counts at once, even if its transaction rolls back. After a long series
+-- of calls the counters agree with the answers, and grants = releases + expirations + forced +
+-- holdings that are not released.
 --
--- Properties: a grant or an end counts when its transaction commits, and not at all
--- when that rolls back.  A refusal counts at once, also if its transaction rolls
--- back.  After a long series of calls the counters agree with the answers, and grants
--- = releases + expirations + forced + holdings that are not released.
---
--- Turns red when: a grant counts before the commit; a grant that a savepoint undid
--- counts.
+-- Turns red when: a grant counts before the commit; a grant undone by a savepoint counts.
 SELECT lock_stats_reset();
 SELECT t.counted() AS since_the_reset, t.adds_up();
 
@@ -28,7 +26,7 @@ SELECT lock_extend('a', 'alice-1') IS NOT NULL AS extended;
 :counted
 COMMIT;
 :counted
--- rolled back: only what was refused
+-- rolled back: only the refusals count
 BEGIN;
 SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
 SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
@@ -41,7 +39,7 @@ SELECT count(*) FROM lock_acquire_all(ARRAY['f', 'g'], owner => 'alice-1');
 ROLLBACK;
 :counted
 SELECT t.adds_up();
--- refused, by an error that ends the transaction
+-- refused, by an error that aborts the transaction
 BEGIN;
 SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
 \set VERBOSITY sqlstate
@@ -69,7 +67,7 @@ RELEASE s2;
 COMMIT;
 :counted
 SELECT t.adds_up();
--- a tree of them, of which much is undone; says how many grants are left
+-- a tree of savepoints, many of them rolled back; returns the number of grants that remain
 CREATE FUNCTION t.nest(k text, depth int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
 	n	int := 0;
@@ -98,7 +96,7 @@ COMMIT;
 SELECT :granted > 10 AS many, count(*) = :granted AS rows FROM app_lock WHERE key LIKE 'nest%';
 SELECT t.counted() = 'grants ' || :granted AS counted;
 SELECT t.adds_up();
--- taken and let go
+-- acquired and released
 BEGIN;
 SELECT (lock_acquire('h', '1 hour', 'alice-1')).status, lock_release('h', 'alice-1'), (lock_acquire('h', '1 hour', 'bob-1')).status, force_release('h', 'why');
 COMMIT;
@@ -108,7 +106,7 @@ SELECT (lock_acquire('h', '1 hour', 'alice-1')).status, lock_release('h', 'alice
 ROLLBACK;
 :counted
 SELECT t.adds_up();
--- expired within its own transaction, and taken again
+-- expired within its own transaction, and acquired again
 BEGIN;
 SELECT status FROM lock_acquire('own', '20 ms', 'alice-1');
 SELECT t.expire('own');
@@ -116,7 +114,7 @@ SELECT status FROM lock_acquire('own', '1 hour', 'bob-1');
 COMMIT;
 :counted
 SELECT t.adds_up();
--- a sweep that is undone has removed nothing
+-- a sweep that is rolled back has removed nothing
 SELECT status FROM lock_acquire('undone', '20 ms', 'alice-1');
 SELECT t.expire('undone');
 :counted
@@ -127,7 +125,7 @@ SELECT t.counted() ~ 'swept|expirations' AS anything_swept;
 SELECT lock_sweep(1000);
 :counted
 SELECT t.adds_up();
--- in two phases: counted by those who prepare, who are not told what becomes of it
+-- in two phases: counted at PREPARE, since the session does not learn of the outcome
 BEGIN;
 SELECT (lock_acquire('p', '1 hour', 'alice-1')).status, lock_release('a', 'alice-1'), lock_extend('b', 'alice-1') IS NOT NULL AS extended, (lock_acquire('q', owner => 'alice-1', lifetime => 'transaction')).status;
 PREPARE TRANSACTION 'al_stats';
@@ -143,16 +141,16 @@ ROLLBACK PREPARED 'al_stats';
 :counted
 
 --
--- A long story, told twice: by the counters and by the answers
+-- A long sequence of calls, counted both by the counters and from the answers
 --
 TRUNCATE app_lock;
 SELECT lock_stats_reset();
--- With all the verbs, only the equation is looked at.
+-- With all verbs, only the equation is checked.
 CREATE PROCEDURE t.story(steps int, all_verbs boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	names	text[] := ARRAY['grants', 'regrants', 'releases', 'extends', 'refusals'];
 	told	int[] := '{0,0,0,0,0}';
-	pending	int[];		-- of the open transaction; refusals are told at once
+	pending	int[];		-- of the open transaction; refusals count at once
 	word	text;
 	n		int;
 	k		text;

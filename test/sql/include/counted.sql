@@ -1,6 +1,6 @@
--- Included by tests of lock_stats: what has been counted.
+-- Included by tests of lock_stats: the changes of the counters.
 
--- What has been counted since the last look
+-- The counters that have changed since the last call
 CREATE VIEW t.counter AS
 	SELECT c.* FROM lock_stats s, unnest(
 		ARRAY['grants', 'regrants', 'refusals', 'timeouts', 'deadlocks', 'releases', 'extends', 'expirations', 'steals', 'forced', 'sweeps', 'swept', 'waits'],
@@ -19,7 +19,8 @@ BEGIN
 END
 $$;
 \set counted 'SELECT t.counted();'
--- Queries that answer a word, each in a transaction of its own: answer, or SQLSTATE, and what they counted
+-- Runs queries, each in a transaction of its own, and records its answer or SQLSTATE and the
+-- counters it changed
 CREATE TABLE t.played (n int, query text, answer text, counted text);
 CREATE PROCEDURE t.play(VARIADIC queries text[]) LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,7 +42,7 @@ END
 $$;
 \set played 'SELECT query, answer, counted FROM t.played ORDER BY n;'
 
--- The equation
+-- Every grant has ended, or its holding has a row that is not released
 CREATE FUNCTION t.adds_up() RETURNS boolean LANGUAGE sql AS $$
 	SELECT grants = releases + expirations + forced + (SELECT count(*) FROM app_lock WHERE NOT released)
 	FROM lock_stats WHERE database = current_database()

@@ -1,7 +1,7 @@
--- Included by tests of sql/compat/forrst.sql: the script, where functions and operators of
--- others are in the way, requests, and a function that is registered.
+-- Included by tests of sql/compat/forrst.sql: the script, created among hostile functions and
+-- operators, requests, and a registered function.
 
--- Whatever of this is called, says so.
+-- Each of these objects raises an error if it is used.
 CREATE SCHEMA mallory;
 CREATE FUNCTION mallory.captured() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'captured'; END$$;
 DO $$
@@ -26,7 +26,7 @@ BEGIN
 	END LOOP;
 END
 $$;
--- The script itself does not look there, either.
+-- The script does not use them either.
 \set forrst :srcdir '/../sql/compat/forrst.sql'
 \set schema api
 DROP SCHEMA IF EXISTS api, billing CASCADE;
@@ -35,15 +35,15 @@ SET search_path = mallory, pg_catalog;
 \set ON_ERROR_STOP off
 RESET search_path;
 
--- Times and generated owners differ from run to run.  A time has to have this format, an
--- owner to be a UUID of version 4, and what remains of half an hour to be less than that.
+-- Times and generated owners differ from run to run. A time must have this format, an owner
+-- must be a UUID of version 4, and the rest of half an hour must be less than that.
 CREATE FUNCTION t.fixed(message jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
 	SELECT regexp_replace(regexp_replace(regexp_replace(message::text,
 		'"[0-9]{4}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z"', '"<time>"', 'g'),
 		'"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"', '"<uuid v4>"', 'g'),
 		'"ttl_remaining": (1[0-7][0-9]{2}|[1-9][0-9]{0,2}|0)(?=[,}])', '"ttl_remaining": "<less than 1800>"')::jsonb
 $$;
--- What differs from the document, if anything does
+-- The differences from the document, if any
 CREATE FUNCTION t.as_document(request jsonb, answer jsonb, part text DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	given	jsonb := api.lock_forrst(request);
@@ -64,7 +64,7 @@ CREATE FUNCTION t.call(function text, arguments jsonb, lock jsonb DEFAULT NULL) 
 		'extensions', CASE WHEN lock IS NOT NULL THEN jsonb_build_array(jsonb_build_object('urn', 'urn:forrst:ext:atomicLock',
 			'options', '{"key": "k", "ttl": {"value": 30, "unit": "second"}}' || lock)) END))
 $$;
--- In short: the result, or the code of the error with its message
+-- In short: the result, or the code and message of the error
 CREATE FUNCTION t.short(answer jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
 	SELECT CASE WHEN answer ? 'errors' THEN concat_ws(' ', answer->'errors'->0->>'code', answer->'errors'->0->'details'->>'sqlstate') || ': ' || (answer->'errors'->0->>'message')
 		ELSE t.fixed(answer->'result')::text END

@@ -1,11 +1,11 @@
--- Included by tests of lock_protect: what becomes of a statement, and a table.
+-- Included by tests of lock_protect: a table, and the result of a statement as an owner.
 CREATE FUNCTION t.as(o text, stmt text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM set_config('atomic_lock.owner', coalesce(o, ''), true);
 	RETURN t.raises(stmt);
 END
 $$;
--- For an owner and no longer than this statement: the key, and what becomes of the statement then
+-- The result of a statement while an owner holds the key, for this statement only
 CREATE FUNCTION t.with_key(k text, stmt text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -16,7 +16,7 @@ BEGIN
 	RETURN answer;
 END
 $$;
--- The triggers of guards, as PostgreSQL knows them
+-- The triggers of guards in PostgreSQL's catalog
 CREATE FUNCTION t.triggers(r regclass) RETURNS TABLE (tgname name, tgenabled "char", def text) LANGUAGE sql AS $$
 	SELECT tgname, tgenabled, regexp_replace(pg_get_triggerdef(oid), '^CREATE TRIGGER ', '') FROM pg_trigger WHERE tgrelid = r AND tgname LIKE '~%' ORDER BY 1
 $$;

@@ -1,6 +1,7 @@
--- Included by tests of guards: orders and their lines, and what becomes of a statement.
+-- Included by tests of guards: orders and their lines, and the result of a statement as an
+-- owner.
 
--- What becomes of a statement of that owner (NULL: of none), which is undone
+-- The result of a statement by that owner (NULL: none), which is undone
 CREATE FUNCTION t.as(o text, stmt text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM pg_catalog.set_config('atomic_lock.owner', coalesce(o, ''), true);
@@ -13,7 +14,7 @@ BEGIN
 	RETURN t.raises(stmt);
 END
 $$;
--- For an owner and no longer than this statement: the keys, and what becomes of the statement then
+-- The result of a statement while an owner holds the keys, for this statement only
 CREATE FUNCTION t.with_keys(keys text[], stmt text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -27,7 +28,7 @@ $$;
 
 CREATE TABLE t.orders (id int PRIMARY KEY, name text UNIQUE, total int);
 INSERT INTO t.orders SELECT i, 'order ' || i FROM generate_series(1, 4) i;
--- its lines go by the order's key
+-- lines belong to the key of their order
 CREATE TABLE t.lines (order_id int REFERENCES t.orders ON DELETE CASCADE ON UPDATE CASCADE, line int, text text, PRIMARY KEY (order_id, line));
 INSERT INTO t.lines SELECT o, l FROM generate_series(1, 4) o, generate_series(1, 2) l;
 CREATE FUNCTION t.content() RETURNS text LANGUAGE sql AS $$

@@ -1,5 +1,4 @@
--- Included by every regression test: a short form of results, a new extension and
--- some functions.
+-- Included by every regression test: short output, a new extension, and helper functions.
 \pset format unaligned
 \pset footer off
 SET client_min_messages = warning;
@@ -9,7 +8,7 @@ CREATE EXTENSION atomic_lock;
 CREATE SCHEMA t;
 GRANT USAGE ON SCHEMA t TO PUBLIC;
 
--- Times and numbers of tickets differ from run to run.
+-- Times and tickets differ from run to run.
 CREATE FUNCTION t.mask(s text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -20,8 +19,8 @@ AS $$
 		'<time>', 'g')
 $$;
 
--- The complete error of a statement, which is undone in any case.  Nothing
--- here depends on search_path, which the statement may be about.
+-- The complete error of a statement, which is undone in any case. It does not depend on
+-- search_path, which the statement may test.
 CREATE FUNCTION t.render(state text, message text, detail text, hint text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -48,7 +47,7 @@ BEGIN
 END
 $$;
 
--- Only its SQLSTATE, 00000 where it succeeds; undone in any case.
+-- Its SQLSTATE, 00000 if it succeeds; undone in any case.
 CREATE FUNCTION t.state(answer text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -62,7 +61,7 @@ BEGIN
 END
 $$;
 
--- What an acquire answered, without what differs from run to run.
+-- The answer of an acquire, without the parts that differ from run to run.
 CREATE FUNCTION t.show(g anyelement,
 	OUT acquired boolean, OUT status text, OUT key text, OUT mode text,
 	OUT owner text, OUT token boolean, OUT seconds numeric,
@@ -85,7 +84,7 @@ BEGIN
 END
 $$;
 
--- Wait until the lease of a key has run out, or what one owner has of it.
+-- Wait until the lease of a key, or of one of its owners, has expired.
 CREATE FUNCTION t.expire(k text, o text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -118,7 +117,7 @@ BEGIN
 	RAISE 'the offer of "%" does not lapse', k;
 END
 $$;
--- Let an owner's lease run out now, pinned or not: extending also shortens.
+-- Make an owner's lease expire now, pinned or not: extending can shorten, too.
 CREATE FUNCTION t.run_out(k text, o text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	until	timestamptz := lock_extend(k, o, '1 ms');
@@ -130,7 +129,7 @@ BEGIN
 END
 $$;
 
--- Changes with every byte of the table that changes, row locks included.
+-- Changes with every byte of the table, row locks included.
 CREATE FUNCTION t.fingerprint() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -140,22 +139,22 @@ BEGIN
 END
 $$;
 
--- Like t.raises(), for an error that says how long the call waited.
+-- Like t.raises(), without the number of milliseconds waited.
 CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
 	SELECT regexp_replace(t.raises(stmt), 'waited for [0-9]+ ms', 'waited for <n> ms')
 $$;
 
--- What this transaction has open: claims of all our classes, and a transaction id.
+-- The locks and transaction id that this transaction has: claims of all our classes.
 CREATE FUNCTION t.left_open(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
 	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1711
 $$;
 
--- What the function t.story() of a test answers at every isolation level, with a
--- snapshot that is older than what it does: write  :at_every_level
+-- Runs a test's function t.story() at every isolation level, with a snapshot taken before:
+-- write  :at_every_level
 \set story ' SELECT count(*) > 0 AS snapshot FROM pg_class; SELECT t.story(); COMMIT;'
 \set at_every_level 'BEGIN ISOLATION LEVEL READ COMMITTED;' :story 'BEGIN ISOLATION LEVEL REPEATABLE READ;' :story 'BEGIN ISOLATION LEVEL SERIALIZABLE;' :story
 
--- What only some tests need: a file of this directory, which they name first
+-- A file of this directory that only some tests need; they set its path in the variable include
 \if :{?include}
 \i :include
 \endif

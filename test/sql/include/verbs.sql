@@ -1,10 +1,10 @@
--- Included by tests of policies: each function that begins or changes a lease, and what
--- it answers for keys of a prefix.
+-- Included by tests of policies: each function that begins or changes a lease, and its answer
+-- for keys of a prefix.
 CREATE TABLE t.orders (id int PRIMARY KEY);
 INSERT INTO t.orders VALUES (1);
 GRANT SELECT ON t.orders TO PUBLIC;
 
--- {k} is the key: that prefix with "free" or "held" behind it; {o} its owner
+-- {k} is the key: a prefix followed by "free" or "held"; {o} is the owner
 CREATE TABLE t.verbs (n int GENERATED ALWAYS AS IDENTITY, verb text, has text, call text);
 INSERT INTO t.verbs (verb, has, call) VALUES
 	('acquire', 'free', '(lock_acquire({k}, {t}, {o}, wait => {w})).status'),
@@ -35,11 +35,11 @@ INSERT INTO t.verbs (verb, has, call) VALUES
 	('force_release', 'held', 'force_release({k}, ''test'')'),
 	('try_force_release', 'held', 'lock_try_force_release({k}, ''test'')');
 
--- What is held of a key: the length of its lease as it was last asked for
+-- The last ttl of each live lease of a key
 CREATE FUNCTION t.length(k text) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_catalog, pg_temp AS $$
 	SELECT string_agg('for ' || ttl_us * interval '1 us', ',') FROM app_lock WHERE key = k AND NOT released AND expires_at > clock_timestamp()
 $$;
--- What a call answers, and what is held then; undone in any case
+-- The answer of a call, and the lease after it; undone in any case
 CREATE FUNCTION t.ask(call text, prefix text, has text DEFAULT 'held', ttl interval DEFAULT NULL, wait interval DEFAULT '0', o text DEFAULT 'me') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	k		text := prefix || has;
@@ -58,7 +58,7 @@ EXCEPTION
 		RETURN t.render(SQLSTATE, SQLERRM, d, h);
 END
 $$;
--- The same of all functions: each answer, and which give it
+-- The answers of all functions, with the functions that gave each
 CREATE FUNCTION t.ask_all(prefix text, t interval DEFAULT NULL, w interval DEFAULT '0', which text DEFAULT '', OUT answer text, OUT functions text) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT answer, string_agg(verb, ', ' ORDER BY n) FROM (SELECT n, verb, t.ask(call, prefix, has, t, w) AS answer FROM t.verbs WHERE verb ~ which OFFSET 0) x GROUP BY answer ORDER BY min(n)
 $$;

@@ -1,24 +1,24 @@
-# Keys and owners that were made to have one hash, and secrets that hashes are
-# not to tell.
+# Keys and owners that were made to have one hash, and secrets that hashes must
+# not reveal.
 #
 # PostgreSQL's own hash of texts can be inverted: test/collisions.py makes texts
-# that have the hash of another, with the seeds that keys and owners were once
-# hashed with.  The first test asks the server whether those that are used here
-# do have it, since otherwise the others would show nothing.
+# that have the hash of another text, with the seeds once used to hash keys and owners.
+# The first test asks the server whether the texts used here
+# have equal hashes, since otherwise the others would show nothing.
 #
 # Properties: whatever another transaction, open or prepared, has done with a
-# key, and whoever waits for one, every verb and every view of another key
+# key, and whether it has waiters, every verb and every view of another key
 # answers at once as if there were neither, also after a restart, a crash and a
-# promotion; an owner whose name was made to have somebody's hash has nothing of
-# theirs, hears what any stranger hears, and is not taken for them by those who
-# wait, in upgrades and in the search for deadlocks; the tags in pg_locks are
-# others in each database and for each installation of the extension, the same as
-# long as there is one, are no hash that anybody could compute, and tell no owner;
-# what they are made with is shown to nobody, not dumped, and not lost when
-# somebody changes the sequence.
+# promotion; an owner whose name was made to have another owner's hash has none of
+# its holdings, gets the answers of a stranger, and is not taken for it by waiters,
+# in upgrades and in the search for deadlocks; the tags in pg_locks differ
+# between databases and between installations of the extension, stay the same as
+# long as one exists, are no hash that others could compute, and reveal no owner;
+# their secret is shown to no role, not dumped, and not lost when
+# the sequence is changed.
 #
-# Turns red when: something that a transaction meets, or that is found in shared
-# memory, goes by a hash that others can choose; that hash is taken for the whole;
+# Turns red when: a lookup of a transaction's claims, or in shared
+# memory, uses a hash that others can choose; equal hashes count as equal texts;
 # two sessions, or a session before and after a crash, hash differently.
 
 use strict;
@@ -31,7 +31,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 #
-# What test/collisions.py has made, see there.  Keys with the hash of the first:
+# Made by test/collisions.py.  Keys with the hash of the first:
 my @keys = (
 	'invoice.42',
 	']Cy[^6Y>NP1b', '^dTRp+l.(.gg', 'geOvYJt&KjxS', 'w68Mivjy2?ln', '0Yfx.X.xh~ll', '=<;tO8g)yH5?',
@@ -52,8 +52,8 @@ my ($ada, @adas) = (
 	'_77plMCWtoB~', 'L-Pr?c<cqtxn', '.SrI][wzP0?E', 'Z~[sxD7yYs2]',
 );
 
-# a key and two owners, whose shared holdings of it have the tag that ada's of
-# price-list has;
+# a key and two owners, whose shared holdings have the tag of ada's holding of
+# price-list;
 my ($list, $report) = ('price-list', 'report');
 my @reporters = (
 	'O^wAW+o(kkx5', '#cLVXhX-JDsp',
@@ -66,7 +66,7 @@ my ($long1, $long2) = ($long . 'first-of-two', $long . '(5ZUEjVjoSPk');
 # 'atomicky' and 'atomicow', the seeds of keys and owners
 my ($seed_key, $seed_owner) = map { hex("61746f6d6963$_") } ('6b79', '6f77');
 
-# The key that is attacked, and by whom; all others are used in peace.
+# The attacked key and the attacker; all other keys are used in peace.
 my ($evil, @peaceful) = @keys;
 my $eve = $adas[0];
 
@@ -115,7 +115,7 @@ sub acquire
 	my ($key, $by, $more) = @_;
 	return "SELECT status FROM lock_try_acquire('$key', '1 hour', '$by'" . ($more || '') . ')';
 }
-# ... for the time of a transaction, which has no ttl
+# ... with the lifetime of a transaction, which has no ttl
 sub acquire_for_transaction
 {
 	my ($key, $by, $more) = @_;
@@ -126,7 +126,7 @@ my $shared = q{, mode => 'shared'};
 connect_sessions($node);
 
 #
-# They do collide.
+# The hashes do collide.
 #
 sub public_hash
 {
@@ -158,8 +158,8 @@ is(public_hash($long1, $seed_key), public_hash($long2, $seed_key), 'long keys of
 }
 
 #
-# Everything that can be done with a key: a name, by whom, what there is before
-# somebody attacks, what is done, and the answer.  KEY is another one each time.
+# All calls on a key: a name, the session, the state before
+# the attack, the call, and the answer.  KEY is another key each time.
 #
 my $have = q{SELECT lock_acquire('KEY', '1 hour', 'ADA', holder => 'Ada');};
 my $share = q{SELECT lock_acquire('KEY', '1 hour', 'ADA', mode => 'shared', holder => 'Ada');};
@@ -168,18 +168,18 @@ my @verbs = (
 	[ 'lock_acquire, shared', \$owner, '', q{SELECT status FROM lock_acquire('KEY', '1 hour', 'ADA', 'shared')}, 'acquired' ],
 	[ 'lock_try_acquire', \$owner, '', acquire('KEY', 'ADA'), 'acquired' ],
 	[ 'lock_try_acquire, shared', \$owner, '', acquire('KEY', 'ADA', $shared), 'acquired' ],
-	[ 'lock_try_acquire, of an owner that is made', \$owner, '', q{SET atomic_lock.owner = ''; SELECT status FROM lock_try_acquire('KEY'); SET atomic_lock.owner = 'ADA'}, 'acquired' ],
-	[ 'lock_try_acquire, shared by one', \$owner, '', q{SET atomic_lock.owner = ''; SELECT status FROM lock_try_acquire('KEY', mode => 'shared'); SET atomic_lock.owner = 'ADA'}, 'acquired' ],
-	[ 'lock_try_acquire for the session', \$owner, '', acquire('KEY', 'ADA', q{, lifetime => 'session'}), 'acquired' ],
-	[ 'lock_try_acquire for the transaction', \$owner, '', 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA') . '; COMMIT', 'acquired' ],
-	[ 'lock_try_acquire for the transaction, shared', \$owner, '', 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA', $shared) . '; COMMIT', 'acquired' ],
+	[ 'lock_try_acquire, with a generated owner', \$owner, '', q{SET atomic_lock.owner = ''; SELECT status FROM lock_try_acquire('KEY'); SET atomic_lock.owner = 'ADA'}, 'acquired' ],
+	[ 'lock_try_acquire, shared, with a generated owner', \$owner, '', q{SET atomic_lock.owner = ''; SELECT status FROM lock_try_acquire('KEY', mode => 'shared'); SET atomic_lock.owner = 'ADA'}, 'acquired' ],
+	[ 'lock_try_acquire, lifetime session', \$owner, '', acquire('KEY', 'ADA', q{, lifetime => 'session'}), 'acquired' ],
+	[ 'lock_try_acquire, lifetime transaction', \$owner, '', 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA') . '; COMMIT', 'acquired' ],
+	[ 'lock_try_acquire, lifetime transaction, shared', \$owner, '', 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA', $shared) . '; COMMIT', 'acquired' ],
 	[ 'lock_try_acquire with wait', \$owner, '', acquire('KEY', 'ADA', q{, wait => '1 hour'}), 'acquired' ],
 	[ 'lock_try_acquire with wait, shared', \$owner, '', acquire('KEY', 'ADA', qq{$shared, wait => '1 hour'}), 'acquired' ],
 	[ 'lock_try_acquire again', \$owner, $have, acquire('KEY', 'ADA'), 'reacquired' ],
 	[ 'lock_try_acquire again, shared', \$owner, $share, acquire('KEY', 'ADA', $shared), 'reacquired' ],
-	[ 'lock_try_acquire of what is shared', \$owner, $share, acquire('KEY', 'ADA'), 'acquired' ],
-	[ 'lock_try_acquire of what is had, for the transaction', \$owner, $have, 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA') . '; COMMIT', 'reacquired' ],
-	[ 'lock_try_acquire of what another has', \$owner, q{SELECT lock_acquire('KEY', '1 hour', 'bob', holder => 'Bob')}, acquire('KEY', 'ADA') =~ s/status/status, holder, expires_at > now()/r, 'held|Bob|t' ],
+	[ 'lock_try_acquire, exclusive, of a shared key', \$owner, $share, acquire('KEY', 'ADA'), 'acquired' ],
+	[ 'lock_try_acquire again, lifetime transaction', \$owner, $have, 'BEGIN; ' . acquire_for_transaction('KEY', 'ADA') . '; COMMIT', 'reacquired' ],
+	[ 'lock_try_acquire of a key that another owner holds', \$owner, q{SELECT lock_acquire('KEY', '1 hour', 'bob', holder => 'Bob')}, acquire('KEY', 'ADA') =~ s/status/status, holder, expires_at > now()/r, 'held|Bob|t' ],
 	[ 'lock_acquire_all', \$owner, '', q{SELECT string_agg(status, ' ') FROM lock_acquire_all(ARRAY['KEY', 'and KEY'], '1 hour', 'ADA')}, 'acquired acquired' ],
 	[ 'lock_try_acquire_all', \$owner, '', q{SELECT string_agg(status, ' ') FROM lock_try_acquire_all(ARRAY['KEY', 'or KEY'], '1 hour', 'ADA', 'shared')}, 'acquired acquired' ],
 	[ 'lock_convert', \$owner, $share, q{SELECT status, mode FROM lock_convert('KEY', 'ADA')}, 'acquired|exclusive' ],
@@ -190,7 +190,7 @@ my @verbs = (
 	[ 'lock_extend_all', \$owner, $have =~ s/ADA/extends/r, q{SELECT lock_extend_all('extends')}, '1' ],
 	[ 'lock_release', \$owner, $have, q{SELECT lock_release('KEY', 'ADA')}, 't' ],
 	[ 'lock_try_release, shared', \$owner, $share, q{SELECT lock_try_release('KEY', 'ADA')}, 'released' ],
-	[ 'lock_try_release of what is free', \$owner, '', q{SELECT lock_try_release('KEY', 'ADA')}, 'not_found' ],
+	[ 'lock_try_release of a free key', \$owner, '', q{SELECT lock_try_release('KEY', 'ADA')}, 'not_found' ],
 	[ 'lock_release_all', \$owner, $have =~ s/ADA/releases/r, q{SELECT lock_release_all('releases')}, '1' ],
 	[ 'lock_transfer', \$owner, $have, q{SELECT status, holder FROM lock_transfer('KEY', 'ADA', 'bob', 'Bob')}, 'acquired|Bob' ],
 	[ 'lock_transfer, shared', \$owner, $share, q{SELECT status, holder FROM lock_transfer('KEY', 'ADA', 'bob', 'Bob')}, 'acquired|Bob' ],
@@ -202,19 +202,19 @@ my @verbs = (
 	[ 'force_release', \$admin, $have, q{SELECT force_release('KEY', 'test')}, 't' ],
 	[ 'force_release, shared', \$admin, $share, q{SELECT force_release('KEY', 'test')}, 't' ],
 	[ 'lock_steal', \$admin, $have, q{SELECT status FROM lock_steal('KEY', 'bob', 'test')}, 'acquired' ],
-	[ 'lock_steal of what is free', \$admin, '', q{SELECT status FROM lock_steal('KEY', 'bob', 'test')}, 'acquired' ],
+	[ 'lock_steal of a free key', \$admin, '', q{SELECT status FROM lock_steal('KEY', 'bob', 'test')}, 'acquired' ],
 	[ 'a sweep', \$admin, "$have UPDATE app_lock SET expires_at = clock_timestamp() - interval '1 h' WHERE key = 'KEY';", q{SELECT lock_sweep() > 0; SELECT count(*) FROM app_lock WHERE key = 'KEY'}, "t\n0" ],
 	[ 'lock_is_held', \$owner, $have, q{SELECT lock_is_held('KEY', 'ADA'), lock_is_held('KEY', 'EVE')}, 't|f' ],
-	[ 'lock_is_held of what is free', \$owner, '', q{SELECT lock_is_held('KEY', 'ADA'), lock_is_held('KEY', 'EVE'), lock_holder('KEY') IS NULL}, 'f|f|t' ],
+	[ 'lock_is_held of a free key', \$owner, '', q{SELECT lock_is_held('KEY', 'ADA'), lock_is_held('KEY', 'EVE'), lock_holder('KEY') IS NULL}, 'f|f|t' ],
 	[ 'lock_holder', \$owner, $share, q{SELECT lock_holder('KEY')}, 'Ada' ],
 	[ 'lock_status(key)', \$owner, $have, q{SELECT locked, mode, holder, lifetime, holders, waiters, pid FROM lock_status('KEY')}, 't|exclusive|Ada|lease|1|0|' ],
 	[ 'lock_status(key), shared', \$owner, "$share SELECT lock_acquire('KEY', '1 hour', 'bob', mode => 'shared')", q{SELECT locked, mode, holder, lifetime, holders, waiters, pid FROM lock_status('KEY')}, 't|shared|Ada|lease|2|0|' ],
-	[ 'lock_status(key) of what is free', \$owner, '', q{SELECT locked, mode, holder, holders, waiters, pid FROM lock_status('KEY')}, 'f|||||' ],
+	[ 'lock_status(key) of a free key', \$owner, '', q{SELECT locked, mode, holder, holders, waiters, pid FROM lock_status('KEY')}, 'f|||||' ],
 	[ 'lock_status()', \$admin, $share, q{SELECT holder, holders, waiters FROM lock_status() WHERE key = 'KEY'}, 'Ada|1|0' ],
 	[ 'lock_activity', \$admin, $have, q{SELECT holder, waiters, longest_wait IS NULL FROM lock_activity WHERE key = 'KEY'}, 'Ada|0|t' ]);
 
-# ... and what takes more than one session, each with a key of its own
-my @more = ('waiting for what another has', 'waiting to convert beside another', 'the end of a session');
+# ... and cases that need more than one session, each with a key of its own
+my @more = ('a wait for a held key', 'a wait to convert beside another sharer', 'the end of a session');
 
 die 'more verbs than keys' if @verbs + @more > @peaceful;
 my %key_of;
@@ -229,7 +229,7 @@ sub fill_in
 	return $sql =~ s/\b(KEY|ADA|EVE)\b/$is{$1}/gr;
 }
 
-# What there is before the attack
+# The state before the attack
 my $ending;
 sub set_up
 {
@@ -244,7 +244,7 @@ sub set_up
 	return;
 }
 
-# Everything goes on, where somebody attacks
+# All calls work during an attack.
 sub all_goes_on
 {
 	my ($when, $without) = @_;
@@ -261,23 +261,23 @@ sub all_goes_on
 	my ($held, $both, $of_session) = @key_of{@more};
 	queue_up($admin, $other, acquire($held, 'bob', q{, wait => '1 hour'}));
 	is(reply($admin, "SELECT place, blocked_by, blocking_pid FROM lock_waiters WHERE key = '$held' AND pid = " . pid($other)), '1|Ada|', "$when: lock_waiters");
-	is(reply($admin, "SELECT waiters FROM lock_status('$held')"), '1', "$when: lock_status(key) counts who waits");
-	is(reply($owner, "SELECT lock_release('$held', '$ada')"), 't', "$when: lock_release of what is waited for");
-	is(answer($other), 'acquired', '... wakes who waits');
+	is(reply($admin, "SELECT waiters FROM lock_status('$held')"), '1', "$when: lock_status(key) counts the waiter");
+	is(reply($owner, "SELECT lock_release('$held', '$ada')"), 't', "$when: lock_release of a key with a waiter");
+	is(answer($other), 'acquired', '... wakes the waiter');
 
 	queue_up($admin, $other, "SELECT status FROM lock_convert('$both', 'bob', wait => '1 hour')");
-	is(reply($owner, "SELECT lock_release('$both', '$ada')"), 't', "$when: lock_release beside who waits to convert");
-	is(answer($other), 'acquired', '... lets them');
+	is(reply($owner, "SELECT lock_release('$both', '$ada')"), 't', "$when: lock_release beside a waiting conversion");
+	is(answer($other), 'acquired', '... the other owner converts');
 
 	if ($ending)
 	{
 		is(reply($ending, 'DISCARD ALL'), '', "$when: the end of a session");
-		is(reply($admin, "SELECT locked FROM lock_status('$of_session')"), 'f', '... ends what it held');
+		is(reply($admin, "SELECT locked FROM lock_status('$of_session')"), 'f', '... ends its lock');
 	}
 	return;
 }
 
-# Nothing of it is left.
+# No trace is left.
 sub clean_up
 {
 	my ($when) = @_;
@@ -286,21 +286,21 @@ sub clean_up
 	ask($_, 'ROLLBACK') for ($owner, $other, $attacker);
 	ask($owner, q{SELECT lock_release_all()});
 	ask($admin, q{TRUNCATE app_lock; SET atomic_lock.enforce_guards = off; UPDATE guarded SET n = 0; RESET atomic_lock.enforce_guards});
-	is(ask($admin, q{SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM lock_waiters)}), '0|0', "$when: nothing is left");
+	is(ask($admin, q{SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM lock_waiters)}), '0|0', "$when: no claim or waiter is left");
 	return;
 }
 ask($admin, 'SET atomic_lock.enforce_guards = off; INSERT INTO guarded VALUES ' . join(', ', map { "('$_', 0)" } @peaceful) . '; RESET atomic_lock.enforce_guards');
 
 #
-# Attacks: a name, what there is before, and what the attacker does in a transaction.
+# Attacks: a name, the state before, and the call of the attacker in a transaction
 #
 my $by_eve = "SELECT lock_acquire('$evil', '1 hour', '$eve');";
 my $shared_by_eve = "SELECT lock_acquire('$evil', '1 hour', '$eve', mode => 'shared');";
 my @attacks = (
 	[ 'an acquire', '', acquire($evil, $eve) ],
 	[ 'a shared acquire', '', acquire($evil, $eve, $shared) ],
-	[ 'a lock for the transaction', '', acquire_for_transaction($evil, $eve) ],
-	[ 'a shared lock for the transaction', '', acquire_for_transaction($evil, $eve, $shared) ],
+	[ 'a lock with lifetime transaction', '', acquire_for_transaction($evil, $eve) ],
+	[ 'a shared lock with lifetime transaction', '', acquire_for_transaction($evil, $eve, $shared) ],
 	[ 'an extension', $by_eve, "SELECT lock_extend('$evil', '$eve')" ],
 	[ 'a shared extension', $shared_by_eve, "SELECT lock_extend('$evil', '$eve')" ],
 	[ 'a release', $by_eve, "SELECT lock_release('$evil', '$eve')" ],
@@ -349,8 +349,8 @@ foreach my $attack (
 }
 
 #
-# The same over restarts, crashes and promotions.  A prepared transaction has a bit
-# of everything, and what it has, it keeps.
+# The same over restarts, crashes and promotions.  A prepared transaction has claims
+# of every kind, and keeps them.
 #
 my @evil = ($evil, @peaceful[ @verbs + @more .. $#peaceful ]);
 die 'too few keys' if @evil < 3;
@@ -382,10 +382,10 @@ foreach my $round (
 	disconnect_sessions();
 	$do->();
 	connect_sessions($node);
-	is(ask($admin, $tags), $before, "$when: a prepared transaction has what it had");
-	is(ask($admin, "BEGIN; SELECT lock_acquire('some key', mode => 'shared', owner => 'x') IS NULL; $tags AND pid = pg_backend_pid(); ROLLBACK"), $of_key, '... under the same tags that others would have');
-	like(reply($owner, acquire($evil[$_], $ada, $_ == 2 ? '' : $shared)), qr{^(held|pending)$}, '... so that nobody else gets it') for (0 .. 2);
-	like(reply($admin, q{SET lock_timeout = '10 ms'; SELECT force_release('pinned', 'test')}), qr/^ERROR:  55P03/, '... nor ends what it relies on');
+	is(ask($admin, $tags), $before, "$when: a prepared transaction has kept its claims");
+	is(ask($admin, "BEGIN; SELECT lock_acquire('some key', mode => 'shared', owner => 'x') IS NULL; $tags AND pid = pg_backend_pid(); ROLLBACK"), $of_key, '... under the same tags as new claims of those keys');
+	like(reply($owner, acquire($evil[$_], $ada, $_ == 2 ? '' : $shared)), qr{^(held|pending)$}, '... so another owner is refused') for (0 .. 2);
+	like(reply($admin, q{SET lock_timeout = '10 ms'; SELECT force_release('pinned', 'test')}), qr/^ERROR:  55P03/, '... and a forced end of its pinned lease waits');
 	ask($admin, 'RESET lock_timeout');
 	all_goes_on($when);
 	ask($admin, q{COMMIT PREPARED 'evil'});
@@ -394,13 +394,13 @@ foreach my $round (
 }
 
 #
-# Owners: who was made to have somebody's hash has nothing of theirs.
+# Owners: an owner that was made to have another owner's hash has none of its holdings.
 #
 ask($other, "BEGIN; " . acquire_for_transaction($evil, $ada, q{, holder => 'Ada'}) . '; ' . acquire_for_transaction($peaceful[1], $ada, $shared));
 is(ask($admin, "SELECT lock_is_held('$evil', '$ada'), lock_is_held('$peaceful[1]', '$ada')"), 't|t', 'a transaction holds two keys for an owner');
-is(ask($admin, qq{SELECT count(*) FROM unnest(ARRAY['$evil', '$peaceful[1]']) k, unnest(ARRAY['} . join(q{', '}, @adas) . qq{']) o WHERE lock_is_held(k, o)}), '0', '... not for others of that hash');
-is(ask($admin, qq{SELECT count(*) FROM unnest(ARRAY['} . join(q{', '}, grep { $_ ne $peaceful[1] } @peaceful) . qq{']) k, unnest(ARRAY['} . join(q{', '}, $ada, @adas) . qq{']) o WHERE lock_is_held(k, o)}), '0', '... nor other keys of that hash');
-is(ask($admin, qq{SELECT string_agg(holder, ', ') FROM unnest(ARRAY['} . join(q{', '}, grep { $_ ne $peaceful[1] } @peaceful) . qq{']) k, lock_holder(k) holder}), '', '... which nobody holds');
+is(ask($admin, qq{SELECT count(*) FROM unnest(ARRAY['$evil', '$peaceful[1]']) k, unnest(ARRAY['} . join(q{', '}, @adas) . qq{']) o WHERE lock_is_held(k, o)}), '0', '... not for other owners of that hash');
+is(ask($admin, qq{SELECT count(*) FROM unnest(ARRAY['} . join(q{', '}, grep { $_ ne $peaceful[1] } @peaceful) . qq{']) k, unnest(ARRAY['} . join(q{', '}, $ada, @adas) . qq{']) o WHERE lock_is_held(k, o)}), '0', '... and no other keys of that hash');
+is(ask($admin, qq{SELECT string_agg(holder, ', ') FROM unnest(ARRAY['} . join(q{', '}, grep { $_ ne $peaceful[1] } @peaceful) . qq{']) k, lock_holder(k) holder}), '', '... which have no holder');
 foreach my $call (
 	q{SELECT lock_try_release('KEY', 'ME')},
 	q{SELECT lock_release('KEY', 'ME')},
@@ -419,12 +419,12 @@ foreach my $call (
 {
 	my ($theirs, $strangers) = map { reply($owner, $call =~ s/\bME\b/$_/gr =~ s/\bADA\b/$ada/gr =~ s/\bKEY\b/$evil/gr) } ($eve, 'stranger');
 
-	is($theirs, $strangers, 'an owner of the same hash hears what a stranger does: ' . ($call =~ s/.*FROM //r));
+	is($theirs, $strangers, 'an owner of the same hash gets the answer of a stranger: ' . ($call =~ s/.*FROM //r));
 	reply($owner, q{SELECT lock_release_all('stranger')});
 	reply($owner, "SELECT lock_release_all('$eve')");
 }
 
-# The record that its reader has to have locked, see doc/guards.md
+# The record whose reader has to hold its lock, see doc/guards.md
 ask(
 	$admin, q{
 CREATE TABLE medical_record (id int PRIMARY KEY, finding text);
@@ -433,65 +433,65 @@ ALTER TABLE medical_record ENABLE ROW LEVEL SECURITY;
 CREATE POLICY who_holds_the_lock ON medical_record USING (lock_is_held('medical_record:' || id));
 SELECT lock_protect('medical_record', 'medical_record:{id}');
 GRANT SELECT, UPDATE ON medical_record TO usual});
-is(ask($other, acquire_for_transaction('medical_record:2', $ada)), 'acquired', 'a record is locked for a transaction');
-is(reply($owner, 'SELECT id FROM medical_record'), '2', '... whose owner sees it');
+is(ask($other, acquire_for_transaction('medical_record:2', $ada)), 'acquired', 'a record is locked with lifetime transaction');
+is(reply($owner, 'SELECT id FROM medical_record'), '2', '... its owner sees the record');
 foreach my $who (@adas, 'stranger')
 {
 	is(reply($attacker, "SET atomic_lock.owner = '$who'; SELECT id FROM medical_record; RESET atomic_lock.owner"), '', "... $who does not");
 }
 ask($other, 'ROLLBACK');
 
-# The views tell apart what has one hash.
+# The views distinguish keys and owners of one hash.
 ask($admin, "SELECT lock_acquire('$evil', '1 hour', '$_', mode => 'shared') IS NULL, lock_acquire('$peaceful[0]', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, $eve);
 ask($admin, "SELECT lock_acquire('$evil', '1 hour', 'bob', mode => 'shared') IS NULL");
 is(ask($admin, q{SELECT string_agg(holders::text, ' ' ORDER BY key = '} . $evil . q{', holders) FROM lock_status()}), '2 2 3 3 3', 'lock_status() counts the holders of each key');
-is(ask($admin, "SELECT lock_release_all('$eve')"), '2', 'lock_release_all ends what one owner has');
+is(ask($admin, "SELECT lock_release_all('$eve')"), '2', 'lock_release_all ends the locks of one owner');
 is(ask($admin, "SELECT lock_is_held('$evil', '$ada'), lock_is_held('$evil', '$eve'), lock_is_held('$peaceful[0]', '$ada'), lock_is_held('$peaceful[0]', '$eve')"), 't|f|t|f', '... and no more');
 ask($admin, 'TRUNCATE app_lock');
 ask($admin, "SELECT lock_acquire('$_', '1 hour', '$ada') IS NULL") for ($long1, $long2);
 queue_up($admin, $other, acquire($long1, 'bob', q{, wait => '1 hour'}));
 queue_up($admin, $attacker, acquire($long2, 'eve', q{, wait => '1 hour'}));
-is(ask($admin, "SELECT string_agg(concat_ws(' ', CASE key WHEN '$long1' THEN 1 WHEN '$long2' THEN 2 END, holder, place, waiters), ', ' ORDER BY holder DESC) FROM (SELECT w.*, s.waiters FROM lock_waiters w, lock_status(w.key) s) s"), '1 Other 1 1, 2 Attacker 1 1', 'lock_waiters has each long key');
+is(ask($admin, "SELECT string_agg(concat_ws(' ', CASE key WHEN '$long1' THEN 1 WHEN '$long2' THEN 2 END, holder, place, waiters), ', ' ORDER BY holder DESC) FROM (SELECT w.*, s.waiters FROM lock_waiters w, lock_status(w.key) s) s"), '1 Other 1 1, 2 Attacker 1 1', 'lock_waiters shows each long key');
 ask($admin, "SELECT lock_release_all('$ada')");
-is(answer($_), 'acquired', '... and who waits for it gets it') for ($other, $attacker);
+is(answer($_), 'acquired', '... and each waiter gets its key') for ($other, $attacker);
 ask($admin, 'TRUNCATE app_lock');
 
-# Shared holdings whose tags were once the same
+# Shared holdings whose tags were once equal
 ask($attacker, 'BEGIN; ' . acquire($report, $_, $shared)) for $reporters[0];
-is(reply($owner, acquire($list, $ada, $shared)), 'acquired', 'a key is shared beside somebody who shares another');
+is(reply($owner, acquire($list, $ada, $shared)), 'acquired', 'a key is shared while another owner shares another key');
 is(reply($owner, "SELECT lock_try_extend('$list', '$ada') > now(), lock_try_release('$list', '$ada')"), 't|released', '... extended and released');
 ask($attacker, 'ROLLBACK');
 ask($attacker, 'BEGIN; ' . acquire($list, $ada, $shared));
-is(reply($owner, acquire($report, $_, $shared)), 'acquired', 'a key is shared beside somebody who shares another') for @reporters;
+is(reply($owner, acquire($report, $_, $shared)), 'acquired', 'a key is shared while another owner shares another key') for @reporters;
 ask($attacker, 'ROLLBACK');
 ask($admin, 'TRUNCATE app_lock');
 
 #
 # Upgrades
 #
-# Two who share a key and both want it alone would wait for each other, whatever
-# they are called.
+# Two sharers that both convert to exclusive would wait for each other, whatever
+# their names are.
 ask($admin, "SELECT lock_acquire('both', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, $eve);
 queue_up($admin, $other, "SELECT status FROM lock_convert('both', '$ada', wait => '1 hour')");
-like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '1 hour')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner that shares the lock is already waiting/, 'the second who wants to convert is refused, also with the hash of the first');
+like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '1 hour')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner that shares the lock is already waiting/, 'the second conversion is refused, also if its owner has the hash of the first');
 reply($admin, "SELECT lock_release('both', '$eve')");
-is(answer($other), 'acquired', '... and the first gets it when the second lets go');
+is(answer($other), 'acquired', '... the first converts when the second has released');
 ask($admin, 'TRUNCATE app_lock');
 
-# Of two keys that have one hash each is upgraded by itself.
+# Two keys with one hash are upgraded independently.
 ask($admin, "SELECT lock_acquire('$evil', '1 hour', '$_', mode => 'shared') IS NULL") for ($eve, 'ann');
 ask($admin, "SELECT lock_acquire('$peaceful[0]', '1 hour', '$_', mode => 'shared') IS NULL") for ('bob', 'cid');
 queue_up($admin, $attacker, "SELECT status FROM lock_convert('$evil', '$eve', wait => '1 hour')");
 queue_up($admin, $other, "SELECT status FROM lock_convert('$peaceful[0]', 'bob', wait => '1 hour')");
-is(ask($admin, q{SELECT count(*), count(DISTINCT key), max(place) FROM lock_waiters}), '2|2|1', 'two wait to convert two keys');
+is(ask($admin, q{SELECT count(*), count(DISTINCT key), max(place) FROM lock_waiters}), '2|2|1', 'two conversions wait for two keys');
 reply($admin, q{SELECT lock_release_all('ann'), lock_release_all('cid')});
-is(answer($other), 'acquired', '... one gets its key');
-is(answer($attacker), 'acquired', '... the other as well');
+is(answer($other), 'acquired', '... one converts');
+is(answer($attacker), 'acquired', '... and the other');
 ask($admin, 'TRUNCATE app_lock');
 
 #
-# Deadlocks.  Those who look for them look soon, and again every second; the others
-# do not.
+# Deadlocks.  Some sessions search soon, and again every second; the others
+# do not search.
 #
 my $soon = q{SET deadlock_timeout = '50 ms'};
 my ($first, $second, $third) = map { session($node, $_) } ('First', 'Second', 'Third');
@@ -500,7 +500,7 @@ sub have_looked
 	return poll($admin, "SELECT count(*) < $_[0] OR bool_and(clock_timestamp() - since > '1500 ms') FROM lock_waiters");
 }
 
-# First waits for what Ada has.  Eve, who has her hash, waits for what First has.
+# First waits for Ada's key.  Eve, who has Ada's hash, waits for First's key.
 ask($admin, "SELECT lock_acquire('of ada', '1 hour', '$ada') IS NULL, lock_acquire('of first', '1 hour', 'first') IS NULL");
 ask($_, $soon) for ($first, $second);
 queue_up($admin, $second, acquire('of first', $eve, q{, wait => '1 hour'}));
@@ -508,13 +508,13 @@ queue_up($admin, $first, acquire('of ada', 'first', q{, wait => '1 hour'}));
 have_looked(2);
 is(ask($admin, 'SELECT count(*) FROM lock_waiters'), '2', 'no deadlock: an owner of the same hash waits');
 reply($admin, "SELECT lock_try_release('of ada', '$ada')");
-is(answer($first), 'acquired', '... the first gets what it waits for');
+is(answer($first), 'acquired', '... the first gets its key');
 reply($admin, q{SELECT lock_try_release('of first', 'first')});
 is(answer($second), 'acquired', '... and then the second');
 ask($admin, 'TRUNCATE app_lock');
 
-# First has one key in an open transaction, and waits for what Second has.
-# Second waits for another key of the same hash, which is Third's.
+# First has one key in an open transaction, and waits for Second's key.
+# Second waits for another key of the same hash, which Third has.
 ask($admin, "SELECT lock_acquire('of second', '1 hour', 'second') IS NULL, lock_acquire('$peaceful[0]', '1 hour', 'third') IS NULL");
 ask($first, 'BEGIN; ' . acquire($evil, 'first'));
 queue_up($admin, $second, acquire($peaceful[0], 'second', q{, wait => '1 hour'}));
@@ -523,14 +523,14 @@ have_looked(2);
 is(ask($admin, 'SELECT count(*) FROM lock_waiters'), '2', 'no deadlock: a transaction has a key of the same hash');
 is(ask($admin, "SELECT blocked_by, blocking_pid IS NULL FROM lock_waiters WHERE pid = " . pid($second)), 'Admin|t', '... as lock_waiters says');
 reply($admin, q{SELECT lock_try_release('} . $peaceful[0] . q{', 'third')});
-is(answer($second), 'acquired', '... the second gets what it waits for');
+is(answer($second), 'acquired', '... the second gets its key');
 reply($admin, q{SELECT lock_try_release('of second', 'second')});
 is(answer($first), 'acquired', '... and then the first');
 ask($first, 'ROLLBACK');
 ask($admin, 'TRUNCATE app_lock');
 
-# First waits for what Second and Third share.  Second waits for what nobody
-# waits for, Third for a key of the same hash, which First has: a deadlock.
+# First waits for a key that Second and Third share.  Second waits for a key whose owner
+# does not wait, Third for a key of the same hash, which First has: a deadlock.
 ask($_, q{SET deadlock_timeout = '1 h'}) for ($second, $third);
 ask($admin, "SELECT lock_acquire('of both', '1 hour', '$_', mode => 'shared') IS NULL") for ('second', 'third');
 ask($admin, "SELECT lock_acquire('$peaceful[0]', '1 hour', 'nobody') IS NULL, lock_acquire('$evil', '1 hour', 'first') IS NULL");
@@ -538,22 +538,22 @@ queue_up($admin, $second, acquire($peaceful[0], 'second', q{, wait => '1 hour'})
 queue_up($admin, $third, acquire($evil, 'third', q{, wait => '1 hour'}));
 is(reply($first, acquire('of both', 'first', q{, wait => '1 hour'})), 'deadlock', 'a deadlock is found behind two keys of one hash');
 reply($admin, qq{SELECT lock_try_release('$peaceful[0]', 'nobody'), lock_try_release('$evil', 'first')});
-is(answer($_), 'acquired', '... the others get what they wait for') for ($second, $third);
+is(answer($_), 'acquired', '... the others get their keys') for ($second, $third);
 ask($admin, 'TRUNCATE app_lock');
 end($first, $second, $third);
 
 #
-# What pg_locks tells
+# The tags in pg_locks
 #
-# The tags of key, shared holding, lock for a transaction, in this order, as one
-# who may do nothing can read them
+# The tags of key, shared holding and lock of a transaction, in this order, as a role
+# without rights can read them
 my $number = q{(classid::bigint << 32 | objid::bigint)};
 sub tags_of
 {
 	my ($psql, $key, $by) = @_;
 	my @tags = split /\n/, ask($psql, 'BEGIN; ' . (acquire_for_transaction($key, $by, $shared) =~ s/SELECT status/SELECT count(*) FILTER (WHERE acquired)/r) . "; SET LOCAL ROLE outsider; SELECT $number FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' ORDER BY objsubid; ROLLBACK");
 
-	is(scalar(@tags), 4, 'a shared lock for a transaction: key, holding, transaction') or diag("@tags");
+	is(scalar(@tags), 4, 'a shared lock with lifetime transaction has tags of key, holding and transaction') or diag("@tags");
 	shift @tags;
 	return @tags;
 }
@@ -566,7 +566,7 @@ sub tags_in
 	end($psql);
 	return "@tags";
 }
-# Which two of these have something in common?
+# Do any two of these lists have an element in common?
 sub differ
 {
 	my ($name, @lists) = @_;
@@ -584,10 +584,10 @@ sub differ
 my @tags = tags_of($admin, $evil, $ada);
 my @others = map { [ tags_of($admin, $_, $ada) ] } @peaceful[ 0 .. 9 ];
 differ('keys of one public hash have tags of their own', \@tags, @others);
-differ('owners of one public hash, too', map { [ (tags_of($admin, $evil, $_))[1] ] } ($ada, @adas));
+differ('... so do owners of one public hash', map { [ (tags_of($admin, $evil, $_))[1] ] } ($ada, @adas));
 differ('... and holdings of one public tag', [ (tags_of($admin, $list, $ada))[1] ], map { [ (tags_of($admin, $report, $_))[1] ] } @reporters);
 
-# Everything that SQL makes of a text, in 64 bits; of what is shorter, each half
+# All 64-bit numbers that SQL functions make of a text; of shorter hashes, each half
 my $hashes = q{
 WITH texts AS (SELECT t, convert_to(t, 'UTF8') AS b FROM unnest(ARRAY['TEXTS']) t),
 	seeds AS (SELECT s FROM unnest(ARRAY[0, 1, 42, SEEDS, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), (SELECT system_identifier FROM pg_control_system())]) s),
@@ -601,87 +601,87 @@ $hashes =~ s/\breverse\(/pg_temp.reverse(/;
 $hashes =~ s/TEXTS/join(q{', '}, $evil, $ada, $evil . $ada, $ada . $evil)/e;
 $hashes =~ s/SEEDS/$seed_key, $seed_owner/;
 my %public = map { $_ => 1 } split /\n/, ask($admin, $hashes);
-cmp_ok(scalar(keys %public), '>', 500, 'many numbers can be made of a key and an owner');
-ok($public{ public_hash($evil, $seed_key) } && $public{ public_hash($ada, $seed_owner) }, '... once those of the tags among them');
+cmp_ok(scalar(keys %public), '>', 500, 'SQL makes many numbers of a key and an owner');
+ok($public{ public_hash($evil, $seed_key) } && $public{ public_hash($ada, $seed_owner) }, '... among them the former hashes of tags');
 is(join(' ', grep { $public{$_} } @tags), '', '... none of them is a tag');
-# The halves of a tag, by themselves: there are so many that one may be hit, not two.
+# The halves of a tag: one half may match one of many numbers by chance, but not both.
 my %halves = map { ($_ & 0xffffffff) => 1, ($_ >> 32 & 0xffffffff) => 1 } split(/\n/, ask($admin, "SELECT hashtext(t)::bigint FROM unnest(ARRAY['$evil', '$ada']) t")), public_hash($evil, $seed_key), public_hash($ada, $seed_owner);
-is(join(' ', grep { $halves{ $_ & 0xffffffff } && $halves{ $_ >> 32 & 0xffffffff } } @tags), '', '... nor both of its halves');
+is(join(' ', grep { $halves{ $_ & 0xffffffff } && $halves{ $_ >> 32 & 0xffffffff } } @tags), '', '... and no tag has two such halves');
 {
 	use integer;
 	my %owners = map { $_ => 1 } (public_hash($ada, $seed_owner), public_hash($ada, $seed_key), public_hash($ada, 0));
 	my @derived = map { my $hash = $_ + 0; (uncombine($hash, $tags[1]), uncombine($tags[1], $hash), $hash ^ ($tags[1] + 0)) } ($tags[0], public_hash($evil, $seed_key));
 
-	is(join(' ', grep { $owners{$_} } @derived), '', 'the tag of a shared holding, with that of its key, does not tell the hash of the owner');
+	is(join(' ', grep { $owners{$_} } @derived), '', 'the tags of a shared holding and its key do not reveal the hash of the owner');
 }
 
-# Who waits to convert has a tag, too.
+# A waiting conversion has a tag, too.
 ask($admin, "SELECT lock_acquire('$evil', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, 'bob');
 queue_up($admin, $other, "SELECT status FROM lock_convert('$evil', '$ada', wait => '1 hour')");
 {
 	my @of_upgrade = split /\n/, ask($admin, "SELECT $number FROM pg_locks WHERE objsubid = 1709");
 
-	is(scalar(@of_upgrade), 1, 'who waits to convert has a tag');
-	is(join(' ', grep { $public{$_} } @of_upgrade), '', '... that nobody can compute');
+	is(scalar(@of_upgrade), 1, 'a waiting conversion has a tag');
+	is(join(' ', grep { $public{$_} } @of_upgrade), '', '... which SQL cannot compute');
 }
 ask($admin, q{SELECT lock_release_all('bob')});
-is(answer($other), 'acquired', '... and gets the key');
+is(answer($other), 'acquired', '... the conversion succeeds');
 ask($admin, 'TRUNCATE app_lock');
 
 #
-# ... in other databases, and when the extension is made anew
+# The tags in other databases, and after the extension was created anew
 #
 my $tags_before = "@tags";
 $node->safe_psql('postgres', $_) for ('CREATE DATABASE two', 'CREATE DATABASE plain', 'CREATE DATABASE custom', 'CREATE DATABASE seldom');
 $node->safe_psql($_, 'CREATE EXTENSION atomic_lock') for ('two', 'seldom');
 my %tags = map { $_ => [ split / /, tags_in($_) ] } ('postgres', 'two');
 is("@{$tags{postgres}}", $tags_before, 'another session has the same tags');
-differ('another database has others', @tags{qw(postgres two)});
+differ('another database has other tags', @tags{qw(postgres two)});
 
 my $using = session($node, 'Using', 'two');
 is("@{[tags_of($using, $evil, $ada)]}", "@{$tags{two}}", 'a session uses the extension');
 $node->safe_psql('two', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
 $tags{again} = [ split / /, tags_in('two') ];
-differ('an extension that is made anew has others', @tags{qw(postgres two again)});
-is("@{[tags_of($using, $evil, $ada)]}", "@{$tags{again}}", '... also for a session that used the one before');
+differ('an extension that is created anew has other tags', @tags{qw(postgres two again)});
+is("@{[tags_of($using, $evil, $ada)]}", "@{$tags{again}}", '... also for a session that has used the former one');
 end($using);
 
-# rolled back, and made in the transaction that uses it
+# Creation that is rolled back, and in the transaction that uses the extension
 $node->safe_psql('two', 'BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; SELECT lock_acquire(\'x\'); ROLLBACK');
-is(tags_in('two'), "@{$tags{again}}", 'an extension whose replacement was rolled back has its own');
+is(tags_in('two'), "@{$tags{again}}", 'an extension whose replacement was rolled back has its own tags');
 $using = session($node, 'Using', 'two');
 ask($using, 'BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; ' . acquire($evil, $ada) . '; ROLLBACK; BEGIN; ' . acquire($evil, $ada));
 {
 	my $psql = session($node, 'Two', 'two');
 
-	is(ask($psql, acquire($evil, 'bob')), 'pending', '... so that two sessions meet');
+	is(ask($psql, acquire($evil, 'bob')), 'pending', '... so that the claims of two sessions conflict');
 	end($psql);
 }
 ask($using, 'ROLLBACK');
-is(ask($using, acquire($evil, 'bob') . "; SELECT lock_release('$evil', 'bob')"), "acquired\nt", '... or do not');
+is(ask($using, acquire($evil, 'bob') . "; SELECT lock_release('$evil', 'bob')"), "acquired\nt", '... and the key is free after the rollback');
 end($using);
 
 #
-# The first use ever: by one that is rolled back, by two at a time, and by one that
-# may not write
+# The first use ever: in a transaction that is rolled back, in two sessions at a time, and in
+# a read-only session
 #
 {
 	my ($one, $two) = map { session($node, $_, 'seldom') } ('One', 'Two');
 
-	is(ask($one, 'SET default_transaction_read_only = on; SELECT locked FROM lock_status(\'x\'); SELECT lock_is_held(\'x\', \'y\'); RESET default_transaction_read_only'), "f\nf", 'the first use of an extension may be to look');
-	is(ask($one, 'BEGIN; ' . acquire('x', 'one')), 'acquired', '... or to acquire');
-	is(ask($two, acquire('x', 'two')), 'pending', '... which others meet');
+	is(ask($one, 'SET default_transaction_read_only = on; SELECT locked FROM lock_status(\'x\'); SELECT lock_is_held(\'x\', \'y\'); RESET default_transaction_read_only'), "f\nf", 'the first use of an extension may be a look');
+	is(ask($one, 'BEGIN; ' . acquire('x', 'one')), 'acquired', '... or an acquire');
+	is(ask($two, acquire('x', 'two')), 'pending', '... whose claim refuses others');
 	my $first_tags = ask($two, $tags);
 	ask($one, 'ROLLBACK');
-	is(ask($two, 'BEGIN; ' . acquire('x', 'two')), 'acquired', '... unless it was rolled back');
+	is(ask($two, 'BEGIN; ' . acquire('x', 'two')), 'acquired', '... until it is rolled back');
 	is(ask($one, $tags), $first_tags, '... under the same tag');
 	end($one, $two);
 }
 
 #
-# What the tags are made with
+# The secret of the tags
 #
-# It lies on the page of the sequence, behind the columns.
+# It is stored on the page of the sequence, behind the columns.
 sub page
 {
 	my ($psql) = @_;
@@ -689,8 +689,8 @@ sub page
 	ask($psql, 'CHECKPOINT');
 	return pack 'H*', ask($psql, q{SELECT encode(pg_read_binary_file(pg_relation_filepath('app_lock_fence'), 0, 8192), 'hex')});
 }
-# All bytes of a page of a sequence that are not those of its columns and of
-# every page, as far as they are not zero: runs of eight or more
+# All bytes of a sequence's page that belong neither to its columns nor to
+# the page header, as far as they are not zero: runs of eight or more
 sub behind_columns
 {
 	my ($page) = @_;
@@ -705,10 +705,10 @@ sub behind_columns
 	return grep { length >= 8 } split /\0{3,}/, $page;
 }
 my @secrets = behind_columns(page($admin));
-ok(@secrets > 0, 'there is something behind the columns of the sequence');
+ok(@secrets > 0, 'the secret is stored behind the columns of the sequence');
 cmp_ok(length(join '', @secrets), '>=', 12, '... long enough');
 
-# As texts may show it: bytes in hex, numbers of eight bytes
+# The forms of the secret in texts: bytes in hex, numbers of eight bytes
 my %shown;
 foreach my $bytes (@secrets)
 {
@@ -730,16 +730,16 @@ sub told_by
 }
 
 is(ask($admin, q{SELECT count(*), string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'app_lock_fence'::regclass AND attnum > 0}), '3|last_value log_cnt is_called', 'the sequence has the columns of a sequence');
-is(ask($admin, q{SELECT length(record_send(s)) FROM (SELECT * FROM app_lock_fence) s}), 4 + 3 * 8 + 17, '... which are all of a row');
-like(reply($admin, 'SELECT app_lock_fence FROM app_lock_fence'), qr/^ERROR:  42809|^\(\d+,\d+,[tf]\)$/, '... where there is one');
+is(ask($admin, q{SELECT length(record_send(s)) FROM (SELECT * FROM app_lock_fence) s}), 4 + 3 * 8 + 17, '... its row has no other bytes');
+like(reply($admin, 'SELECT app_lock_fence FROM app_lock_fence'), qr/^ERROR:  42809|^\(\d+,\d+,[tf]\)$/, '... also as a row, if the server allows that');
 foreach my $sql (
 	q{SELECT * FROM app_lock_fence}, q{SELECT to_jsonb(s), s::text, record_send(s) FROM (SELECT *, ctid, xmin, xmax, tableoid FROM app_lock_fence) s},
 	q{TABLE pg_sequences}, q{SELECT pg_sequence_last_value('app_lock_fence'), pg_sequence_parameters('app_lock_fence'::regclass::oid)}, q{SELECT * FROM information_schema.sequences}, q{SELECT query_to_xml('SELECT * FROM app_lock_fence', true, false, '')})
 {
-	is(told_by(reply($admin, "SET bytea_output = hex; $sql")), 0, "not told by $sql");
+	is(told_by(reply($admin, "SET bytea_output = hex; $sql")), 0, "the secret is not shown by $sql");
 }
 
-# Whatever somebody can read who may read everything, and has all levels
+# All relations and functions that a role may read that may read everything, and has all levels
 ask(
 	$admin, q{
 CREATE ROLE reader IN ROLE pg_read_all_data, pg_monitor;
@@ -760,7 +760,7 @@ BEGIN
 			AND has_function_privilege(p.oid, 'EXECUTE')
 	LOOP
 		BEGIN
-			-- but for this very query, which has the secret
+			-- except this query itself, which contains the secret
 			EXECUTE format('SELECT string_agg(lower(t::text), E''\n'') FROM %s t', CASE source WHEN 'pg_stat_activity' THEN '(SELECT * FROM pg_stat_activity WHERE pid <> pg_backend_pid())' ELSE source END) INTO answer;
 		EXCEPTION WHEN others THEN
 			answer := sqlerrm;
@@ -774,38 +774,38 @@ END$$});
 ask($admin, "SELECT lock_acquire('some key', '1 hour', '$ada'), lock_acquire('another', lifetime => 'session')");
 ask($admin, 'SET SESSION AUTHORIZATION reader; SET bytea_output = hex');
 is(reply($admin, q[SELECT sum(bytes) > 100000, bool_or(has_key AND source = 'app_lock'), bool_or(has_key AND source LIKE '%lock_status()'), bool_or(source = 'app_lock_fence'), string_agg(source, ', ') FILTER (WHERE tells)
-	FROM pg_temp.read_all('{] . join(',', sort keys %shown) . q[}')]), 't|t|t|t|', 'who may read everything, reads leases, and not what tags are made with');
+	FROM pg_temp.read_all('{] . join(',', sort keys %shown) . q[}')]), 't|t|t|t|', 'a role that may read everything reads leases, and not the secret of the tags');
 ask($admin, 'RESET SESSION AUTHORIZATION; RESET bytea_output');
 ask($admin, q{SELECT force_release('some key', 'test'), force_release('another', 'test')});
 
-# Dumps, and what is made of them
+# Dumps, and databases restored from them
 {
 	my $dir = PostgreSQL::Test::Utils::tempdir;
 	my @dump = ('pg_dump', '--no-sync', '-d', $node->connstr('postgres'));
 	my ($dumped, $bytes);
 
-	$node->command_ok([ @dump, '-f', "$dir/plain" ], 'dumped');
+	$node->command_ok([ @dump, '-f', "$dir/plain" ], 'a dump');
 	$node->command_ok([ @dump, '-Fc', '-Z0', '-f', "$dir/custom" ], '... in the custom format');
 	$node->command_ok([ 'pg_dump', '--no-sync', '-d', $node->connstr('postgres'), '--binary-upgrade', '-s', '-f', "$dir/upgrade" ], '... as for pg_upgrade');
 	$dumped = join '', map { slurp_file("$dir/$_") } ('plain', 'custom', 'upgrade');
-	is(told_by($dumped), 0, '... without what tags are made with');
-	is(scalar(grep { index($dumped, $_) >= 0 } @secrets), 0, '... nor its bytes');
-	$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('plain'), '-f', "$dir/plain" ], '... restored');
-	$node->command_ok([ 'pg_restore', '-d', $node->connstr('custom'), "$dir/custom" ], '... from the custom format');
+	is(told_by($dumped), 0, '... without the secret of the tags');
+	is(scalar(grep { index($dumped, $_) >= 0 } @secrets), 0, '... also as bytes');
+	$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('plain'), '-f', "$dir/plain" ], '... is restored');
+	$node->command_ok([ 'pg_restore', '-d', $node->connstr('custom'), "$dir/custom" ], '... also from the custom format');
 	$tags{$_} = [ split / /, tags_in($_) ] for ('plain', 'custom');
-	differ('... which has other tags', @tags{qw(postgres two again plain custom)});
-	is(tags_in('postgres'), $tags_before, '... as if nothing had happened to what was dumped');
+	differ('... the restored databases have other tags', @tags{qw(postgres two again plain custom)});
+	is(tags_in('postgres'), $tags_before, '... the dumped database has the same tags as before');
 }
 
 #
-# What somebody does to the sequence changes neither tags nor who meets whom.
+# Changes of the sequence change neither the tags nor the conflicts of claims.
 #
 sub is_unchanged
 {
 	my ($what) = @_;
 
 	is("@{[tags_of($admin, $evil, $ada)]}", $tags_before, "$what: the tags are the same");
-	return is(tags_in('postgres'), $tags_before, '... for a new session, too');
+	return is(tags_in('postgres'), $tags_before, '... also for a new session');
 }
 ask($admin, q{SELECT lock_acquire('kept', '1 hour', 'eve')});
 ask($attacker, q{BEGIN; SELECT lock_extend('kept', 'eve'); PREPARE TRANSACTION 'kept'});
@@ -824,16 +824,16 @@ foreach my $sql (
 {
 	is(reply($admin, $sql), $sql =~ /SELECT/ ? 't' : '', $sql);
 	is_unchanged($sql);
-	like(reply($owner, q{SET lock_timeout = '10 ms'; SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
+	like(reply($owner, q{SET lock_timeout = '10 ms'; SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and conflict with those of a prepared transaction');
 }
 disconnect_sessions();
 $node->stop('immediate');
 $node->start;
 connect_sessions($node);
 is_unchanged('after a crash as well');
-like(reply($owner, q{SET lock_timeout = '10 ms'; SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
+like(reply($owner, q{SET lock_timeout = '10 ms'; SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and conflict with those of a prepared transaction');
 ask($admin, q{ROLLBACK PREPARED 'kept'});
-is(reply($owner, q{RESET lock_timeout; SELECT lock_release('kept', 'eve')}), 't', '... which can be undone');
+is(reply($owner, q{RESET lock_timeout; SELECT lock_release('kept', 'eve')}), 't', '... until that is rolled back');
 foreach my $sql (
 	q{ALTER SEQUENCE app_lock_fence SET UNLOGGED; ALTER SEQUENCE app_lock_fence SET LOGGED},
 	q{CREATE ROLE other_owner; ALTER SEQUENCE app_lock_fence OWNER TO other_owner; ALTER SEQUENCE app_lock_fence OWNER TO CURRENT_USER; DROP ROLE other_owner})
@@ -845,7 +845,7 @@ is(tags_in($_), "@{$tags{$_ eq 'two' ? 'again' : $_}}", "... in database $_ too"
 disconnect_sessions();
 
 #
-# Where the library is not preloaded
+# The library is not preloaded.
 #
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 $node->restart;
@@ -870,7 +870,7 @@ $node->stop;
 log_is_clean($node, killed => 1);
 
 #
-# A server that writes as little WAL as can be: the extension is made, and used,
+# A server that writes as little WAL as possible: the extension is created and used
 # in one transaction, and then the server crashes.
 #
 my $minimal = PostgreSQL::Test::Cluster->new('minimal');
@@ -889,8 +889,8 @@ $minimal->safe_psql('postgres', 'BEGIN; ' . acquire('y', 'one') . q{; PREPARE TR
 my $minimal_tags = $minimal->safe_psql('postgres', $tags);
 $minimal->stop('immediate');
 $minimal->start;
-is($minimal->safe_psql('postgres', $tags), $minimal_tags, 'wal_level = minimal: what is prepared is kept over a crash');
-is($minimal->safe_psql('postgres', acquire('x', 'two') . '; ' . acquire('y', 'two')), "held\npending", '... and so are the tags');
+is($minimal->safe_psql('postgres', $tags), $minimal_tags, 'wal_level = minimal: a prepared transaction keeps its tags over a crash');
+is($minimal->safe_psql('postgres', acquire('x', 'two') . '; ' . acquire('y', 'two')), "held\npending", '... and new claims have the same tags');
 $minimal->safe_psql('postgres', q{ROLLBACK PREPARED 'y'});
 $minimal->stop;
 

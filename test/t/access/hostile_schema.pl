@@ -1,16 +1,17 @@
-# The extension created in a schema whose owner is hostile.
+# The extension is created in a schema whose owner is hostile.
 #
-# Properties: whoever owns the target schema, be it public by way of the
-# database, or another one, gets nothing of his own run by it that he made
-# before, with rights that are not his: not when a superuser or he himself creates the
-# extension, nor when a superuser selects from its views, calls its functions that are
-# not in C, drops it, or dumps the database, whatever the search_path; no part of the extension depends on anything of his;
-# where his functions make a call of ours ambiguous, CREATE EXTENSION refuses.
+# Properties: no code that the owner of the target schema has planted there (of schema public
+# by owning the database, or of another schema) runs with the rights of another role: not when
+# a superuser or the schema's owner creates the
+# extension, nor when a superuser selects from its views, calls those of its functions that are
+# not in C, drops it, or dumps the database, whatever the search_path; no part of the
+# extension depends on an object of that owner;
+# where a planted function makes a call of the script ambiguous, CREATE EXTENSION fails.
 #
 # Turns red when: a view, a function or a DO block of the script uses a function,
-# an operator, a cast or a relation of pg_catalog without saying so, other than
-# under a fixed search_path; a function of the extension is called with types
-# that are not exactly those of its parameters.
+# an operator, a cast or a relation of pg_catalog without its schema, except
+# under a fixed search_path; a function of the extension is called with other types
+# than those of its parameters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,14 +28,14 @@ shared_preload_libraries = 'atomic_lock'
 log_statement = none
 autovacuum = off
 fsync = off
-# each trap takes one until all are made
+# each trap takes a lock until all are created
 max_locks_per_transaction = 512
 atomic_lock.sweep_interval = 0
 });
 $node->start;
 
-# Lines of an answer; asked with no schema but pg_catalog, or what asks would
-# itself run into the traps.
+# The lines of an answer.  The search_path has only pg_catalog, or the query would
+# run into the traps itself.
 sub rows
 {
 	my ($db, $sql) = @_;
@@ -43,8 +44,8 @@ sub rows
 }
 
 #
-# What the script uses, read from its text.  Bodies of functions stay in it, as
-# they are between $$.
+# The names that the script uses, read from its text.  Bodies of functions stay in the text,
+# since they are between $$.
 #
 $node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE ROLE regress_user; CREATE ROLE regress_mallory LOGIN});
 my $sharedir = qx(pg_config --sharedir);
@@ -53,10 +54,10 @@ my $script = join "\n", map { slurp_file($_) } glob "$sharedir/extension/atomic_
 my $code = $script =~ s{--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'}{ }gsr;
 my %word = map { lc $_ => 1 } $code =~ /(\w+)/g;
 my %called = map { lc $_ => 1 } $code =~ /(\w+)\s*\(/g;
-# ... and what keywords stand for
+# Operators, also those that keywords stand for
 my %operator = map { $_ => 1 } $code =~ m{([-+*/<>=~!@#%^&|`?]+)}g, '=', '<>', '<', '<=', '>=', '~~', '!~~';
 
-# Only names that there are, be it in pg_catalog or in the extension
+# Only names that exist, in pg_catalog or in the extension
 my @operators = grep { $operator{$_} } rows('postgres', 'SELECT DISTINCT oprname FROM pg_operator');
 my @relations = grep { $word{$_} } rows('postgres', q{SELECT relname FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind IN ('r', 'v')});
 my @type_names = grep { $word{$_} } rows('postgres', q{SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typrelid = 0});
@@ -72,8 +73,8 @@ my @functions = map { [ split /\|/, $_, -1 ] } rows('postgres', qq{
 	FROM pg_proc JOIN pg_type t ON t.oid = prorettype WHERE proname IN ($names)});
 $#$_ = 1 for grep { $$_[2] eq '' } @functions;
 
-# Types: of whatever the extension's functions take and answer, its relations
-# have, and its views read; and others that all of these can become.
+# Types: those that the extension's functions take and return, its relations
+# contain and its views read, and others that these can be cast to.
 my @types = rows('postgres', q{
 	WITH member AS (SELECT classid, objid FROM pg_depend WHERE deptype = 'e' AND refclassid = 'pg_extension'::regclass
 			AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'atomic_lock')),
@@ -93,21 +94,21 @@ note "operators: @operators";
 note 'functions: ', join ' ', sort keys %{ { map { $$_[0] => 1 } @functions } };
 note "relations: @relations";
 note 'types: ', join ', ', @types;
-cmp_ok(scalar @operators, '>', 5, 'there are operators');
+cmp_ok(scalar @operators, '>', 5, 'the script uses operators');
 cmp_ok(scalar(grep { !$own{$$_[0]} } @functions), '>', 20, '... functions of pg_catalog');
 cmp_ok(scalar(grep { $own{$$_[0]} } @functions), '>', 30, '... functions of the extension');
 cmp_ok(scalar @relations, '>', 5, '... catalogs');
 cmp_ok(scalar @type_names, '>', 10, '... types');
 
 #
-# The traps: every one says its name in the log, and raises.
+# The traps: each one writes its name to the log, and raises.
 #
 sub is_polymorphic
 {
 	return $_[0] =~ /^any/;
 }
 
-# Statements that make them in a schema
+# Statements that create the traps in a schema
 sub traps
 {
 	my ($schema) = @_;
@@ -124,9 +125,9 @@ sub traps
 	my @sql = ("CREATE TYPE $schema.mine AS (i integer)", $trap->("$schema.trap", 'boolean', 'text'));
 	my %result;
 
-	# Signatures that are the extension's own would only make it fail.
+	# With the extension's own signatures, CREATE EXTENSION would only fail.
 	$made{"$schema.$$_[0](" . join(', ', @$_[ 2 .. $#$_ ]) . ')'} = 1 for grep { $own{$$_[0]} } @functions;
-	# The result: that of some function of that name, or one of the arguments
+	# The result type: that of a function of that name, or one of the arguments
 	$result{ $$_[0] } ||= $$_[1] for @functions;
 	my $function = sub {
 		my ($name, @arguments) = @_;
@@ -135,7 +136,7 @@ sub traps
 		push @sql, $trap->("$schema.$name", $result{$name} || $concrete || 'text', @arguments);
 	};
 
-	# What is of a type of his own can become anything, and the other way round.
+	# Casts between a hostile type and every other, both ways
 	foreach my $type (grep { !is_polymorphic($_) } @types)
 	{
 		my $cast = "$schema.cast_to_" . $type =~ s/\W/_/gr;
@@ -153,7 +154,7 @@ sub traps
 				my $result = $operator =~ /^[<>=~!]/ || is_polymorphic($left // $right) ? 'boolean' : $left // $right;
 				my @both = defined $left ? ($left, $right) : ($right);
 
-				# Only some may be prefix operators.
+				# Only some can be prefix operators.
 				next if @both == 1 && $operator !~ /^[-+~@]$/;
 				push @sql, $trap->("$schema.\"$operator\"", $result, @both);
 				push @sql, "CREATE OPERATOR $schema.$operator (FUNCTION = $schema.\"$operator\", RIGHTARG = $right" . (@both > 1 ? ", LEFTARG = $left)" : ')');
@@ -161,8 +162,8 @@ sub traps
 		}
 	}
 
-	# Functions of one or two arguments with all types, of more with all types
-	# for each; then those that can be called with fewer or more arguments
+	# Functions of one or two arguments with all types; of more, with all types
+	# for each argument; then those with optional or additional arguments
 	foreach my $signature (@functions)
 	{
 		my ($name, undef, @arguments) = @$signature;
@@ -191,7 +192,7 @@ sub traps
 	return grep { defined } @sql;
 }
 
-# What has run since it was last asked: its names, each once
+# The names of the traps that have run since the last call, each once
 my $seen = 0;
 sub ran
 {
@@ -202,7 +203,7 @@ sub ran
 	return join '; ', sort keys %ran;
 }
 
-# Nothing of his runs in this, and it works.
+# No trap runs in this statement, and it works.
 sub harmless
 {
 	my ($name, $db, $sql, @options) = @_;
@@ -211,11 +212,11 @@ sub harmless
 	ran();
 	my $status = $node->psql($db, "SET client_min_messages = warning; $sql", stdout => \$stdout, stderr => \$stderr, on_error_stop => 1, extra_params => \@options);
 	is("$status $stderr", '0 ', "$name: works") or diag($sql);
-	is(ran(), '', "$name: nothing of his runs");
+	is(ran(), '', "$name: no trap runs");
 	return $stdout;
 }
 
-# Something of his runs in this.
+# A trap runs in this statement.
 sub springs
 {
 	my ($name, $db, $sql) = @_;
@@ -224,11 +225,11 @@ sub springs
 	ran();
 	$node->psql($db, $sql, stderr => \$stderr);
 	like($stderr, qr/ERROR:  hostile: /, "control: $name") or diag($sql);
-	isnt(ran(), '', "control: $name: it is in the log");
+	isnt(ran(), '', "control: $name: the trap is in the log");
 	return;
 }
 
-# A view in which not everything is qualified, as lock_guards once was
+# A view with names that are not qualified, as lock_guards once was
 my $unqualified = q{
 CREATE VIEW control_guards AS
 	SELECT t.tgrelid::regclass AS relation,
@@ -244,7 +245,7 @@ CREATE VIEW control_guards AS
 			pg_catalog.getdatabaseencoding()) AS key_template) a
 	WHERE t.tgfoid = 'lock_guard()'::regprocedure AND t.tgtype & 1 <> 0 AND t.tgnargs = 1};
 
-# What a function is called with, by the types of its parameters
+# The arguments of a function, by the types of its parameters
 my %arguments = (
 	regrole => [q{CAST('regress_user' AS pg_catalog.regrole)}],
 	text => [ map { "CAST('$_' AS pg_catalog.text)" } 'user', 'monitor', 'admin' ],
@@ -263,7 +264,7 @@ sub calls
 	return map { "SELECT $function($_)" } @calls;
 }
 
-# A call that schedules, made by a role.  It is refused: pg_cron is not installed, and a
+# A call that schedules sweeps, made by a role.  It is refused: pg_cron is not installed, and a
 # superuser may not schedule sweeps in a schema of another role.
 sub refused_call
 {
@@ -285,7 +286,7 @@ ALTER SCHEMA public RENAME TO locks;
 ALTER SCHEMA locks OWNER TO regress_mallory;
 CREATE SCHEMA public;
 GRANT USAGE ON SCHEMA public TO PUBLIC});
-is(ran(), '', 'traps are set');
+is(ran(), '', 'creating the traps runs none of them');
 
 foreach my $schema ('public', 'locks')
 {
@@ -298,7 +299,7 @@ foreach my $schema ('public', 'locks')
 		my $path = $search_path eq 'default' ? '' : "SET search_path = $search_path;";
 		my $name = "in $schema, search_path $search_path";
 
-		# Whoever owns the database may create it himself.
+		# The owner of the database may create the extension himself.
 		my @creator = $schema eq 'public' && $search_path eq 'pg_catalog' ? ('-U', 'regress_mallory') : ();
 		harmless("$name: CREATE EXTENSION", $db, "$path CREATE EXTENSION atomic_lock SCHEMA $schema", @creator);
 		is( join('; ', rows($db, sprintf q{
@@ -312,9 +313,9 @@ foreach my $schema ('public', 'locks')
 						OR d.classid = 'pg_type'::regclass AND d.objid IN %s
 						OR d.classid = 'pg_proc'::regclass AND d.objid IN %s)},
 				map { sprintf $members, $_ } qw(class class class class type proc))),
-			'', "$name: nothing depends on anything of his");
+			'', "$name: no part of the extension depends on a hostile object");
 
-		# Guards, partitions included; leases; and somebody who waits
+		# Guards, on partitions too; leases; and a waiter
 		harmless("$name: guards and leases", $db, qq{$path
 			DROP SCHEMA IF EXISTS app CASCADE;
 			CREATE SCHEMA app;
@@ -333,19 +334,19 @@ foreach my $schema ('public', 'locks')
 		my $holder = $node->background_psql($db, on_error_stop => 0);
 		my $waiter = $node->background_psql($db, on_error_stop => 0);
 		ask($holder, "SELECT $schema.lock_acquire(key => 'k', owner => 'me', lifetime => 'session')");
-		harmless("$name: a place in line", $db, "$path SELECT $schema.lock_enqueue(key => 'k', owner => 'another', holder => 'Another'), $schema.lock_ask(key => 'k', message => 'please'), $schema.lock_channel(key => 'k')");
+		harmless("$name: a ticket", $db, "$path SELECT $schema.lock_enqueue(key => 'k', owner => 'another', holder => 'Another'), $schema.lock_ask(key => 'k', message => 'please'), $schema.lock_channel(key => 'k')");
 		$waiter->query_until(qr/waits/, "\\echo waits\nSELECT $schema.lock_acquire(key => 'k', owner => 'you', wait => '5 min');\n");
 		$node->poll_query_until($db, "SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 FROM $schema.lock_waiters()") or die;
 
-		# Every view and every function that is not in C, whatever there are
+		# Every view, and every function that is not in C
 		my @views = rows($db, sprintf q{SELECT oid::regclass FROM pg_class WHERE relkind IN ('v', 'm') AND oid IN %s ORDER BY relname}, sprintf $members, 'class');
 		cmp_ok(scalar @views, '>=', 5, "$name: views");
 		foreach my $view (@views)
 		{
 			isnt(harmless("$name: $view", $db, "$path SELECT * FROM $view"), '', "$name: $view has rows");
 		}
-		# Whoever waits would wait for a place before it.
-		harmless("$name: out of line", $db, "$path SELECT $schema.lock_leave(key => 'k', owner => 'another')");
+		# The waiter would wait for the ticket before it.
+		harmless("$name: the ticket is given up", $db, "$path SELECT $schema.lock_leave(key => 'k', owner => 'another')");
 		my @routines = map { [ split /\|/ ] } rows($db, sprintf q{
 			SELECT oid::regproc, array_to_string(ARRAY(SELECT format_type(a, NULL) FROM unnest(proargtypes) WITH ORDINALITY u (a, n) ORDER BY n), '|')
 			FROM pg_proc WHERE prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c') AND oid IN %s ORDER BY proname}, sprintf $members, 'proc');
@@ -360,25 +361,25 @@ foreach my $schema ('public', 'locks')
 			harmless("$name: $function", $db, join '; ', $path, @calls);
 		}
 		is( join('', rows($db, sprintf q{SELECT count(*) FROM pg_proc WHERE has_function_privilege('regress_user', oid, 'EXECUTE') AND oid IN %s}, sprintf $members, 'proc')),
-			'0', "$name: what was granted was revoked, of the right functions");
+			'0', "$name: lock_revoke_access has revoked every function that was granted");
 
 		if ($search_path eq 'default')
 		{
 			springs('an operator', $db, qq{SET search_path = $schema; SELECT oid(0) = regprocedure '-'});
 			springs('another operator', $db, qq{SET search_path = $schema; SELECT int2 '1' & 4});
 			springs('a function with polymorphic arguments', $db, qq{SET search_path = $schema; SELECT array_remove(ARRAY['a'], NULL)});
-			springs('a function of ours', $db, qq{SET search_path = $schema; SELECT app_lock_guard_problem(oid '1', 'x')});
+			springs('a function of the extension', $db, qq{SET search_path = $schema; SELECT app_lock_guard_problem(oid '1', 'x')});
 			springs('a cast', $db, qq{SELECT CAST(oid '1' AS $schema.mine)});
 			springs('a type', $db, qq{SELECT CAST('x' AS $schema.text)});
 			springs('a relation', $db, qq{SET search_path = $schema, pg_catalog; SELECT 1 FROM pg_trigger});
-			springs('the view unqualified', $db, qq{SET search_path = $schema; $unqualified; SELECT * FROM control_guards});
+			springs('a view with unqualified names', $db, qq{SET search_path = $schema; $unqualified; SELECT * FROM control_guards});
 			$node->safe_psql($db, "DROP VIEW $schema.control_guards");
 		}
 		if ($search_path eq 'default' && $schema eq 'public')
 		{
 			ran();
 			$node->command_ok([ 'pg_dump', '-f', "$PostgreSQL::Test::Utils::tmp_check/$db.sql", $node->connstr($db) ], "$name: pg_dump");
-			is(ran(), '', "$name: pg_dump runs nothing of his");
+			is(ran(), '', "$name: pg_dump runs no trap");
 		}
 		ask($holder, "SELECT $schema.lock_release(key => 'k', owner => 'me')");
 		$_->quit for ($holder, $waiter);
@@ -388,9 +389,9 @@ foreach my $schema ('public', 'locks')
 }
 
 #
-# A function that could be called in place of ours, with one more argument that
-# has a default, makes calls ambiguous: that is refused.  One that is refused is dropped,
-# until the extension can be created.
+# A function with the name and arguments of one of the extension's, and one more argument
+# with a default, makes calls ambiguous: CREATE EXTENSION fails.  The test drops each function
+# that made it fail, until the extension can be created.
 #
 my $refused = 0;
 my (@planted, %of_name);
@@ -408,14 +409,14 @@ while (1)
 	my $status = $node->psql('of_locks', 'BEGIN; CREATE EXTENSION atomic_lock SCHEMA locks; SELECT * FROM locks.lock_guards; SELECT * FROM locks.lock_activity; DROP EXTENSION atomic_lock; COMMIT',
 		stderr => \my $stderr, on_error_stop => 1);
 
-	is(ran(), '', 'a function with one more argument is not run');
+	is(ran(), '', 'a planted function with one more argument does not run');
 	last if $status == 0;
 	my ($function) = $stderr =~ /ERROR:  function (?:locks\.)?(\w+)\(.*\) is not unique/;
-	ok($function && $of_name{$function}, '... its call is not unique: ' . ($function // $stderr)) or last;
+	ok($function && $of_name{$function}, '... CREATE EXTENSION fails, since a call is ambiguous: ' . ($function // $stderr)) or last;
 	$node->safe_psql('of_locks', 'DROP FUNCTION ' . join ', ', @{ delete $of_name{$function} });
 	$refused++;
 }
-cmp_ok($refused, '>', 0, 'some are refused');
+cmp_ok($refused, '>', 0, 'some planted functions make CREATE EXTENSION fail');
 
 $node->stop;
 done_testing();

@@ -1,15 +1,15 @@
 # A caller without a right on a key does not touch it, not even for an instant.
 #
-# Needs a build with AL_TEST_HOOKS, in which a backend stops when it has a claim.
+# Needs a build with AL_TEST_HOOKS, where a backend stops when it has a claim.
 #
-# Properties: a role that a policy keeps out claims nothing of the key, by any function
+# Properties: a role that a policy excludes never claims the key, by any function
 # of the extension, whatever the state of the key is; neither does a role without a level,
-# by a guard on a table of its own; nor anybody who acts on a holding that the owner does
-# not have.  The rows of the key stay as they are, and listeners hear nothing.  So a member
-# that acquires and releases meanwhile is refused by none of them.
+# by a guard on a table of its own; nor any caller that acts on a holding that its owner does
+# not have.  The rows of the key stay as they are, and listeners hear nothing.  So none of
+# them can make an acquire or release of an admitted role fail.
 #
-# Turns red when: a function claims the key before it knows that the owner holds it; it asks
-# for the roles of the policy after that; a new function does either.
+# Turns red when: a function claims the key before it knows that the owner holds it; it checks
+# the roles of the policy after the claim; a new function does either.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,7 +42,7 @@ INSERT INTO doc VALUES ('mine', 1), ('run', 1);
 SELECT lock_protect('doc', 'pay:{id}');
 ALTER TABLE doc OWNER TO tabler;
 
--- Calls of each function on the key, by an owner who does not hold it: all, or those that
+-- Calls of each function on the key, by an owner that does not hold it: all, or those that
 -- act on a holding
 CREATE FUNCTION public.calls(own_only boolean) RETURNS SETOF text LANGUAGE sql AS $$
 	SELECT format('%I(%s)', f.name, (
@@ -67,9 +67,9 @@ CREATE FUNCTION public.calls(own_only boolean) RETURNS SETOF text LANGUAGE sql A
 			JOIN pg_proc r ON r.oid = d.objid
 		WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
 			AND r.proname NOT LIKE 'app\_lock\_%' AND r.provariadic = 0
-			-- claims the ticket of its owner, which no other owner does
+			-- claims the ticket of its own owner only
 			AND r.proname <> 'lock_leave' AND r.prorettype <> 'trigger'::regtype) f
-		-- without an argument that is optional, and with each value that changes what is done
+		-- without optional arguments, and with each value that changes the call
 		CROSS JOIN LATERAL (
 			SELECT 0 AS n, NULL AS value
 			UNION ALL
@@ -79,7 +79,7 @@ CREATE FUNCTION public.calls(own_only boolean) RETURNS SETOF text LANGUAGE sql A
 					ON a.name = f.names[n]) v
 	WHERE NOT own_only OR f.name ~ '^lock_(try_)?(release|extend|assert|convert|transfer|heartbeat|is_held|held)'
 $$;
--- Makes them, each undone, and says which it makes.  What it returns is how many it made.
+-- Makes the calls, undoes each, logs its text, and returns their number
 CREATE FUNCTION public.make_calls(own_only boolean) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	call text; made bigint := 0;
@@ -103,14 +103,14 @@ my ($watch, $gate, $member, $outsider, $tabler) = map { session($node, $_) } ('W
 
 ask($member, q{SET SESSION AUTHORIZATION member});
 ask($gate, 'SELECT pg_advisory_lock(1706)');
-# The owner has another key, and relies on it, as a guard's next row may find.
+# The owner has another key, and relies on it, as the next row of a guard may find.
 ask($outsider, q{SELECT status FROM lock_acquire('pay:mine', '1 day', 'o')});
 ask($outsider, q{SET SESSION AUTHORIZATION outsider});
 ask($tabler, q{SET SESSION AUTHORIZATION tabler; SET atomic_lock.owner = 'o'});
 ask($watch, 'LISTEN ' . ask($watch, q{SELECT lock_channel('pay:run')}));
 my $rows = q{SELECT string_agg(ctid || ' ' || xmin || ' ' || key, E'\n' ORDER BY key, slot) FROM app_lock; SELECT string_agg(ctid || ' ' || xmin || ' ' || ticket, E'\n' ORDER BY ticket) FROM app_lock_queue};
 
-# SQL of a session ends without a claim.
+# The SQL of a session ends without a claim.
 sub claims_nothing
 {
 	my ($psql, $sql, $name) = @_;
@@ -125,7 +125,7 @@ sub claims_nothing
 	my $has_claimed = ask($watch, "SELECT coalesce(wait_event = 'advisory', false) FROM pg_stat_activity WHERE pid = $pid") eq 't';
 	is($has_claimed, '', "$name: no claim") or do
 	{
-		diag('the last: ', slurp_file($node->logfile) =~ /.*making call (.*?)$/ms);
+		diag('the last call: ', slurp_file($node->logfile) =~ /.*making call (.*?)$/ms);
 		ask($watch, "SELECT pg_cancel_backend($pid)");
 	};
 	my $answer = answer($psql);
@@ -148,26 +148,26 @@ foreach my $state (@states)
 
 	ask($member, $sql);
 	ask($watch, 'SELECT 1');
-	cmp_ok(claims_nothing($outsider, 'SELECT public.make_calls(false)', "$name, a role that is kept out"), '>', 60, '... by many calls');
+	cmp_ok(claims_nothing($outsider, 'SELECT public.make_calls(false)', "$name, an excluded role"), '>', 60, '... by many calls');
 	claims_nothing($tabler, q{DO $$ BEGIN UPDATE doc SET x = 2 WHERE id = 'run'; EXCEPTION WHEN OTHERS THEN NULL; END $$}, "$name, a guard");
 	unlike(ask($watch, q{SELECT 'heard'}), qr/notification/, '... listeners hear nothing');
-	# Others, who are admitted, and act on what they do not hold
+	# Admitted callers, which act on a holding that they do not have
 	ask($outsider, q{RESET SESSION AUTHORIZATION; SET ROLE member});
-	cmp_ok(claims_nothing($outsider, 'SELECT public.make_calls(true)', "$name, an owner who does not hold it"), '>', 20, '... by many calls');
+	cmp_ok(claims_nothing($outsider, 'SELECT public.make_calls(true)', "$name, an owner that does not hold it"), '>', 20, '... by many calls');
 	ask($outsider, q{SET SESSION AUTHORIZATION outsider});
 }
 ask($member, 'COMMIT');
-# An owner who leaves a line that it is not in keeps nothing of it.
+# An owner without a ticket that leaves the line keeps no claim.
 ask($member, q{SELECT status FROM lock_acquire('pay:run', '1 day', 'm'); SELECT status FROM lock_enqueue('pay:run', 'n')});
 is(ask($member, q{BEGIN; SELECT lock_leave('pay:run', 'p'); SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()}), "f\n0", 'lock_leave without a ticket leaves no claim');
 ask($member, q{COMMIT; SELECT lock_leave('pay:run', 'n'), lock_release('pay:run', 'm')});
 
-# The test notices a claim.
+# A control: the test notices a claim.
 ask($outsider, q{RESET SESSION AUTHORIZATION; BEGIN; SET LOCAL atomic_lock.test_pause_at = 'claimed'});
 start($outsider, q{SELECT status FROM lock_acquire('pay:run')});
 poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($outsider));
 ask($gate, 'SELECT pg_advisory_unlock_all()');
-is(answer($outsider), 'acquired', 'a claim stops the one who makes it');
+is(answer($outsider), 'acquired', 'control: a session with a claim is stopped');
 end($watch, $gate, $member, $outsider, $tabler);
 $node->stop;
 log_is_clean($node);

@@ -1,15 +1,15 @@
-# Where owners can be seen, and the settings that prevent it.
+# Outputs that show owners, and the settings that prevent it.
 #
-# Properties: what "Keeping owners out of logs" in doc/reference.md says.  Owners
-# that are parameters are logged by log_statement, log_min_duration_statement,
-# also those of named prepared statements, unless log_parameter_max_length is 0;
-# with an error, unless log_parameter_max_length_on_error is; and not at all with an
-# error of ours.  An owner in the text of a statement is logged with PostgreSQL's
-# own errors, unless the role's settings prevent it.  pg_stat_activity has the
-# text, pg_stat_statements that of SET.
+# Properties: those of "Keeping owners out of logs" in doc/reference.md.  Owners
+# that are parameters are logged by log_statement and log_min_duration_statement,
+# also for named prepared statements, unless log_parameter_max_length is 0;
+# with an error only if log_parameter_max_length_on_error is set; and never with an
+# error of atomic_lock.  An owner in the text of a statement is logged with PostgreSQL's
+# own errors, unless the role's settings prevent it.  pg_stat_activity shows the
+# text, pg_stat_statements the text of SET.
 #
-# Turns red when: an error of ours shows its statement or its parameters; a later
-# PostgreSQL logs something else.
+# Turns red when: an error of atomic_lock shows its statement or its parameters; a later
+# PostgreSQL logs more, or less.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,8 +38,8 @@ my $number = 0;
 my $error = q{SELECT lock_try_release('held', %s), 1 / (random() < 0)::int;};
 my $release = q{SELECT lock_release('held', %s);};
 
-# Whether the log, or the answer of a query meanwhile, has the owner that a
-# statement names
+# Does the log show the owner that a
+# statement contains?
 sub logged
 {
 	my ($sql, $mode) = @_;
@@ -62,21 +62,21 @@ sub logged
 	return index($log, $owner) >= 0 ? 'shown' : 'hidden';
 }
 
-# What a superuser has set for the role
+# The settings that a superuser makes for the role
 sub order_desk
 {
 	$node->safe_psql('postgres', join('', 'ALTER ROLE order_desk RESET ALL;', map { "ALTER ROLE order_desk SET $_;" } @_));
 }
 
-is(logged($release, 'text'), 'hidden', 'an error of ours does not show the text');
+is(logged($release, 'text'), 'hidden', 'an error of atomic_lock does not show the text');
 order_desk('log_parameter_max_length_on_error = -1');
-is(logged($release, 'extended'), 'hidden', 'nor parameters');
+is(logged($release, 'extended'), 'hidden', '... nor parameters');
 order_desk();
 
 is(logged($error, 'text'), 'shown', 'an error of PostgreSQL shows the text');
-is(logged($error, 'extended'), 'hidden', 'but not parameters');
+is(logged($error, 'extended'), 'hidden', '... but not parameters');
 order_desk('log_parameter_max_length_on_error = -1');
-is(logged($error, 'extended'), 'shown', 'unless it is told to');
+is(logged($error, 'extended'), 'shown', '... unless log_parameter_max_length_on_error is set');
 
 foreach my $mode ('extended', 'prepared')
 {
@@ -86,7 +86,7 @@ foreach my $mode ('extended', 'prepared')
 		is(logged($release =~ s/lock_release/lock_try_release/r, $mode), 'shown', "$setting shows parameters, $mode");
 		order_desk($setting, 'log_parameter_max_length = 0');
 		is(logged($release =~ s/lock_release/lock_try_release/r, $mode), 'hidden',
-			"not with log_parameter_max_length = 0, $mode");
+			"... not with log_parameter_max_length = 0, $mode");
 	}
 }
 
@@ -95,12 +95,12 @@ my @explain = (q{session_preload_libraries = 'auto_explain'}, 'auto_explain.log_
 my $explained = $release =~ s/lock_release/lock_try_release/r;
 order_desk(@explain);
 is(logged($explained, 'text'), 'shown', 'auto_explain shows the text');
-is(logged($explained, 'extended'), $node->pg_version < 16 ? 'hidden' : 'shown', 'and since PostgreSQL 16 parameters');
+is(logged($explained, 'extended'), $node->pg_version < 16 ? 'hidden' : 'shown', '... and since PostgreSQL 16 parameters');
 order_desk(@explain, 'auto_explain.log_parameter_max_length = 0') if $node->pg_version >= 16;
-is(logged($explained, 'extended'), 'hidden', 'unless it is told not to');
+is(logged($explained, 'extended'), 'hidden', '... unless auto_explain.log_parameter_max_length is 0');
 
-# What the document has for drivers that send no parameters, over settings of the
-# server that log everything
+# The document's settings for drivers that send no parameters, on a
+# server that logs everything
 my ($advice) = slurp_file('doc/reference.md') =~ /^```\n((?:ALTER ROLE order_desk SET .*\n)+)```$/m;
 ok($advice, 'the document has settings for a role');
 order_desk();
@@ -108,16 +108,16 @@ $node->append_conf('postgresql.conf', "log_statement = all\nlog_min_duration_sta
 $node->reload;
 is(logged($error, 'text'), 'shown', 'a server that logs statements shows the text');
 $node->safe_psql('postgres', $advice);
-is(logged($error, 'text'), 'hidden', 'not those of the role that is excepted');
-is(logged(q{SELECT set_config('atomic_lock.owner', %s, false);}, 'text'), 'hidden', 'nor the statement that sets its owner');
+is(logged($error, 'text'), 'hidden', '... but not of a role with these settings');
+is(logged(q{SELECT set_config('atomic_lock.owner', %s, false);}, 'text'), 'hidden', '... nor its statement that sets the owner');
 
-# Others who may see what runs
+# Views that show statements
 my $desk = $node->background_psql('postgres', extra_params => [ '-U', 'order_desk' ]);
 my $last = q{SELECT query ~ 'tell-nobody' FROM pg_stat_activity WHERE usename = 'order_desk' AND backend_type = 'client backend'};
 ask($desk, q{SET atomic_lock.owner = 'tell-nobody'});
 is($node->safe_psql('postgres', $last), 't', 'pg_stat_activity shows the last text');
 ask($desk, q{SELECT lock_try_release('held')});
-is($node->safe_psql('postgres', $last), 'f', 'and no text before it');
+is($node->safe_psql('postgres', $last), 'f', '... and no former text');
 ask($desk, q{SELECT set_config('atomic_lock.owner', 'tell-nobody', false)});
 ask($desk, q{SELECT lock_try_release('held', 'tell-nobody')});
 $desk->quit;

@@ -1,17 +1,17 @@
-# Policies that reserve keys for roles, while the roles change; and databases, which
-# have nothing to do with each other's policies.
+# Policies that reserve keys for roles, while the roles change; and policies of two
+# databases, which are independent.
 #
-# Properties: who is admitted is asked at each call, in sessions that are connected
-# and transactions that are open: a role that is granted or revoked, without
-# and with INHERIT, counts at once; a role that is renamed is the same one; a role that is
-# dropped takes its policies to nobody, by DROP ROLE with nothing in its way, and a new
+# Properties: each call checks whether the role is admitted, in sessions that are connected
+# and transactions that are open: a grant or a revocation of a role, without
+# and with INHERIT, counts at once; a renamed role stays the same role; when a
+# role is dropped, its policies admit no role, DROP ROLE succeeds, and a new
 # role of that name is another one; DROP OWNED and REASSIGN OWNED leave policies
-# alone; so does the end of whoever set them; what was acquired before goes on, and its
-# owner may not change it, while an administrator may end it; a waiter is asked again
-# when it is woken; policies, quotas and what is counted for them are of one database.
+# alone, as does the end of the role that set them; a former grant stays valid, and its
+# owner may not change it, while an administrator may end it; a woken waiter
+# is checked again; policies, quotas and their counts belong to one database.
 #
-# Turns red when: a session remembers who is admitted; roles are kept by their names, or
-# depend on the extension; a policy without a role that exists is no policy; quotas
+# Turns red when: a session remembers who is admitted; policies store the names of roles, or
+# make roles depend on the extension; a policy whose roles do not exist is ignored; quotas
 # are claimed in all databases at once.
 
 use strict;
@@ -39,7 +39,7 @@ my ($super, $boss, $ann, $bob, $una) = map { session($node, $_) } ('Super', 'Bos
 ask($_->[0], "SET SESSION AUTHORIZATION $_->[1]; SET atomic_lock.owner = '$_->[1]'") for ([ $boss, 'boss' ], [ $ann, 'ann' ], [ $bob, 'bob' ], [ $una, 'una' ]);
 ask($super, q{SET atomic_lock.owner = 'super'});
 
-# What each of them hears who tries to get a key of the team for a moment
+# The answers to each of the sessions when they acquire a key of the team for a moment
 my $try = q{SELECT status FROM lock_acquire('t:' || current_user, '1 ms')};
 sub heard
 {
@@ -56,11 +56,11 @@ sub hears
 
 hears('acquired acquired acquired acquired', 'without a policy');
 ask($boss, q{SELECT lock_set_policy('t:', roles => '{team}')});
-hears('acquired 42501 42501 acquired', 'a policy for a team: who has its rights, and superusers');
-is(told($una, "BEGIN; SET LOCAL ROLE team; $try; COMMIT"), '42501', 'who does not inherit them may take the role, which needs level user')
+hears('acquired 42501 42501 acquired', 'a policy for a team admits roles with its rights, and superusers');
+is(told($una, "BEGIN; SET LOCAL ROLE team; $try; COMMIT"), '42501', 'a member without INHERIT may take the role, which needs level user')
   and ask($una, 'ROLLBACK');
 ask($super, q{SELECT lock_grant_access('team', 'user')});
-is(ask($una, "BEGIN; SET LOCAL ROLE team; $try; COMMIT"), 'acquired', '... which it has now');
+is(ask($una, "BEGIN; SET LOCAL ROLE team; $try; COMMIT"), 'acquired', '... and acquires when the role has it');
 
 #
 # Membership
@@ -69,22 +69,22 @@ ask($bob, 'BEGIN');
 ask($super, 'GRANT team TO bob');
 is(told($bob, $try), 'acquired', 'a role that is granted counts at once, within a transaction');
 ask($super, 'REVOKE team FROM bob');
-is(told($bob, $try), '42501', '... and one that is revoked does not');
+is(told($bob, $try), '42501', '... as does a revocation');
 ask($bob, 'ROLLBACK');
 ask($super, 'GRANT lead TO bob');
 hears('acquired 42501 42501 acquired', 'a role that the team is a member of does not count');
 ask($boss, q{SELECT lock_set_policy('t:', roles => '{lead}')});
-hears('acquired acquired 42501 acquired', '... and where that one is admitted, all of its members are');
+hears('acquired acquired 42501 acquired', '... if that role is admitted, all of its members are');
 ask($boss, q{SELECT lock_set_policy('t:', roles => '{team}')});
 ask($super, 'REVOKE lead FROM bob; BEGIN; GRANT team TO bob');
-is(told($bob, $try), '42501', 'a grant that is not committed');
+is(told($bob, $try), '42501', 'a grant that is not committed does not count');
 ask($super, 'ROLLBACK');
-hears('acquired 42501 42501 acquired', '... or rolled back');
+hears('acquired 42501 42501 acquired', '... nor one that is rolled back');
 
 # As PostgreSQL does it in functions
 ask($super, q{CREATE FUNCTION as_definer(k text) RETURNS text SECURITY DEFINER LANGUAGE sql AS $$ SELECT status FROM lock_try_acquire(k, '1 hour', 'def') $$;
 	ALTER FUNCTION as_definer OWNER TO ann});
-is(told($bob, q{SELECT as_definer('t:definer')}), 'acquired', 'SECURITY DEFINER: its owner counts');
+is(told($bob, q{SELECT as_definer('t:definer')}), 'acquired', 'SECURITY DEFINER: the owner of the function counts');
 ask($super, q{ALTER FUNCTION as_definer OWNER TO bob});
 is(told($ann, q{SELECT as_definer('t:definer')}), '42501', '... and not its caller');
 
@@ -95,53 +95,53 @@ ask($super, 'ALTER ROLE team RENAME TO crew');
 hears('acquired 42501 42501 acquired', 'a role that is renamed is the same one');
 is(ask($super, q{SELECT roles FROM lock_policies; SELECT roles FROM lock_policy('t:k')}), "{crew}\n{crew}", '... under its new name');
 ask($super, 'CREATE ROLE team; GRANT team TO bob');
-hears('acquired 42501 42501 acquired', '... and another one of its former name is not admitted');
+hears('acquired 42501 42501 acquired', '... a new role of its former name is not admitted');
 
 #
-# What goes with a role, and what does not
+# Policies and leases after DROP ROLE
 #
 is(told($ann, q{SELECT status FROM lock_acquire('t:held', '1 hour')}), 'acquired', 'a lease');
 is(told($ann, q{SELECT status FROM lock_acquire('t:read', '1 hour', mode => 'shared')}), 'acquired', '... and a shared one');
 is(told($super, 'DROP OWNED BY crew; REASSIGN OWNED BY crew TO bob'), '', 'DROP OWNED and REASSIGN OWNED');
 is(ask($super, q{SELECT roles FROM lock_policies}), '{crew}', '... leave a policy alone');
-hears('acquired 42501 42501 acquired', '... and who is admitted');
+hears('acquired 42501 42501 acquired', '... and admit the same roles');
 my $number = ask($super, q{SELECT 'crew'::regrole::oid});
-is(told($super, 'BEGIN; DROP ROLE crew'), '', 'DROP ROLE, which nothing is in the way of');
-hears('acquired 42501 42501 acquired', '... is not in force before its commit');
+is(told($super, 'BEGIN; DROP ROLE crew'), '', 'DROP ROLE succeeds');
+hears('acquired 42501 42501 acquired', '... has no effect before its commit');
 ask($super, 'ROLLBACK');
 hears('acquired 42501 42501 acquired', '... or after its rollback');
 
-# A waiter is asked again.
+# A woken waiter is checked again.
 ask($super, q{GRANT crew TO bob; SELECT lock_acquire('t:wait', '1 hour')});
 queue_up($super, $bob, q{SELECT lock_acquire('t:wait', wait => '5 min')});
 ask($super, q{REVOKE crew FROM bob; SELECT lock_release('t:wait')});
-like(answer($bob), qr/^ERROR:  42501: permission denied for lock "t:wait"/, 'a waiter is asked again');
+like(answer($bob), qr/^ERROR:  42501: permission denied for lock "t:wait"/, 'a woken waiter whose role is no longer admitted is refused');
 is(ask($super, q{SELECT count(*) FROM lock_waiters; SELECT locked FROM lock_status('t:wait')}), "0\nf", '... and leaves the queue and the key');
 
 is(told($super, 'DROP ROLE crew'), '', 'DROP ROLE');
-hears('42501 42501 42501 acquired', '... admits nobody any more');
-is(ask($super, q{SELECT roles FROM lock_policies; SELECT roles FROM lock_policy('t:k')}), "{$number}\n{$number}", '... and leaves a number');
+hears('42501 42501 42501 acquired', '... the policy admits no role any more');
+is(ask($super, q{SELECT roles FROM lock_policies; SELECT roles FROM lock_policy('t:k')}), "{$number}\n{$number}", '... and shows the number of the role');
 ask($super, 'CREATE ROLE crew; GRANT crew TO ann, bob');
 hears('42501 42501 42501 acquired', 'a new role of that name is another one');
 
-# What was acquired before
+# Grants from before the policy
 is(told($ann, $_), '42501', "its owner may not: $_") for (q{SELECT lock_release('t:held')}, q{SELECT lock_extend('t:held')}, q{SELECT lock_try_release('t:held')}, q{SELECT lock_transfer('t:held', 'ann', 'bob')},
 	q{SELECT lock_convert('t:read', 'ann')});
-is(ask($ann, q{SELECT lock_release_all(); SELECT string_agg(key || ' ' || status, ', ') FROM lock_heartbeat()}), "0\nt:held denied, t:read denied", '... nor with all that it has');
-is(ask($ann, q{SELECT lock_is_held('t:held', 'ann'), lock_assert('t:held', 'ann') IS NOT NULL, (SELECT count(*) FROM lock_held() WHERE key = 't:held')}), 't|t|1', '... and may look');
+is(ask($ann, q{SELECT lock_release_all(); SELECT string_agg(key || ' ' || status, ', ') FROM lock_heartbeat()}), "0\nt:held denied, t:read denied", '... nor by calls for all its keys');
+is(ask($ann, q{SELECT lock_is_held('t:held', 'ann'), lock_assert('t:held', 'ann') IS NOT NULL, (SELECT count(*) FROM lock_held() WHERE key = 't:held')}), 't|t|1', '... it may look');
 is(ask($boss, q{SELECT force_release('t:held', 'test')}), 't', '... an administrator may end it');
-is(told($boss, q{SELECT lock_steal('t:read', 'boss', 'test')}), '42501', '... and may not have it');
+is(told($boss, q{SELECT lock_steal('t:read', 'boss', 'test')}), '42501', '... but not steal it');
 ask($boss, q{SELECT lock_set_policy('t:', roles => '{crew}')});
-hears('acquired acquired 42501 acquired', 'until a policy admits somebody');
-is(ask($ann, q{SELECT lock_release('t:read')}), 't', '... who may release what there is');
+hears('acquired acquired 42501 acquired', 'a new policy admits a role');
+is(ask($ann, q{SELECT lock_release('t:read')}), 't', '... which may release its former grant');
 
-# Who has set a policy does not matter.
+# The role that set a policy does not matter.
 ask($super, q{SELECT lock_revoke_access('boss', 'admin'), lock_revoke_access('boss', 'user')});
 end($boss);
-is(told($super, 'DROP ROLE boss'), '', 'who has set it can be dropped');
+is(told($super, 'DROP ROLE boss'), '', 'the role that set the policy can be dropped');
 hears('acquired acquired 42501 acquired', '... and the policy stays');
-is(sqlstate($node, q{SELECT lock_set_policy('u:', roles => '{boss}')}), '42704', '... but not for that role');
-is(sqlstate($node, "SELECT lock_set_policy('u:', roles => ARRAY[$number]::regrole[])"), '42704', 'a policy for a number that nobody has');
+is(sqlstate($node, q{SELECT lock_set_policy('u:', roles => '{boss}')}), '42704', '... a policy for the dropped role is refused');
+is(sqlstate($node, "SELECT lock_set_policy('u:', roles => ARRAY[$number]::regrole[])"), '42704', 'a policy for the number of no role is refused');
 
 #
 # Another database
@@ -152,15 +152,15 @@ ask($ann2, q{SET SESSION AUTHORIZATION ann; SET atomic_lock.owner = 'ann'});
 is(ask($ann2, $try), 'acquired', 'a session of another database');
 ask($super, q{SELECT lock_set_policy('', max_ttl => '1 min', max_keys_per_role => 1, roles => '{team}', history => true, max_holders => 1)});
 is(told($ann, q{SELECT lock_acquire('k', '1 min')}), '42501', 'a policy for all keys');
-is(ask($ann2, q{SELECT (lock_acquire(k, '1 hour', mode => 'shared')).status FROM unnest('{k,l,t:k}'::text[]) k}), "acquired\nacquired\nacquired", '... is of one database');
-is(ask($two, q{SELECT count(*) FROM lock_policies; SELECT count(*) FROM lock_history; SELECT prefixes FROM lock_policy('k')}), "0\n0\n{}", '... and so is all that it brings');
+is(ask($ann2, q{SELECT (lock_acquire(k, '1 hour', mode => 'shared')).status FROM unnest('{k,l,t:k}'::text[]) k}), "acquired\nacquired\nacquired", '... applies to one database');
+is(ask($two, q{SELECT count(*) FROM lock_policies; SELECT count(*) FROM lock_history; SELECT prefixes FROM lock_policy('k')}), "0\n0\n{}", '... as do its history and its prefixes');
 
-# The same quota in both, of a transaction too: what is counted, and the claim
+# The same quota in both databases, also of a transaction: the count, and the claim
 ask($_, q{TRUNCATE app_lock; SELECT lock_drop_policy(''), lock_drop_policy('t:'), lock_set_policy('q:', max_keys_per_role => 1)}) for ($super, $two);
 ask($ann, q{BEGIN; SELECT lock_acquire('q:1', lifetime => 'transaction')});
-is(told($ann2, q{SELECT status FROM lock_acquire('q:2', '1 hour')}), 'acquired', 'a quota counts what is held in its database');
-is(told($ann2, q{SELECT status FROM lock_acquire('q:1', '1 hour')}), '53400', '... all of it');
-is(told($ann, q{SELECT lock_acquire('q:2', '1 hour')}), '53400', '... in both');
+is(told($ann2, q{SELECT status FROM lock_acquire('q:2', '1 hour')}), 'acquired', 'a quota counts keys of its own database');
+is(told($ann2, q{SELECT status FROM lock_acquire('q:1', '1 hour')}), '53400', '... all of them');
+is(told($ann, q{SELECT lock_acquire('q:2', '1 hour')}), '53400', '... in both databases');
 ask($ann, 'ROLLBACK');
 
 end($super, $ann, $bob, $una, $two, $ann2);

@@ -1,21 +1,21 @@
-# The programs of doc/examples with a block that has a lock, with real drivers.
+# The programs of doc/examples that run a block under a lock, with real drivers.
 #
-# Properties: the same night has the same outcome with each driver (pgx is in pgx.pl): a
-# heartbeat beside the work keeps the lease; the statement of somebody who waits is
-# cancelled; the block lets go of the lock, also where the work fails; where an
-# administrator ends the lease, the work is stopped; a block that has run longer than its
-# lease is told by its own clock, and at the release what became of the lock; the clock
+# Properties: the same scenes have the same outcome with each driver (pgx is in pgx.pl): a
+# heartbeat beside the work keeps the lease; the statement of a waiter can be
+# cancelled; the block releases the lock, also if the work fails; if an
+# administrator ends the lease, the work is stopped; a block that ran longer than its
+# lease learns that from its own clock, and learns the reason at the release; the clock
 # also cancels the work if no heartbeat is answered (PHP and Perl cannot do that); a
-# connection that is ended does not end node; a block that waited for longer than its
-# lease has it all the same.  In the end
-# only who took a lock meanwhile has one.  hidden_key makes the same key in SQL and in
+# terminated connection does not end the node process; a block that waited longer than its
+# lease lasts still gets a full lease.  In the end only Bob, who acquired one of the locks
+# meanwhile, holds a lock.  hidden_key gives the same key in SQL and in
 # each language, which is HMAC-SHA256, and refuses a secret of 15 bytes.  The examples in
-# the manner of JustScale and Parse::Lock do what doc/clients.md says: a row that is read
-# under its lock, null where there is none, a proof, an error for who locks twice; hosts
-# with different secrets that do not work side by side, no block without a lock, a warning.
+# the style of JustScale and Parse::Lock do what doc/clients.md says: a row that is read
+# under its lock, null if there is no row, a proof, an error if one owner locks twice; hosts
+# with different secrets do not run side by side, no block runs without a lock, an overrun is warned of.
 #
-# Turns red when: a heartbeat does not extend, or does not notice; a driver's way to cancel
-# does not end a wait; the words of lock_try_release change; a lock is left.
+# Turns red when: a heartbeat does not extend, or does not notice that the lease is lost; a
+# driver's cancel does not end a wait; a status of lock_try_release changes; a lock is left.
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,7 +25,7 @@ use AtomicLockTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# What has run out must not be swept before the block's release hears of it.
+# An expired lease must not be swept before the block releases it.
 my $node = clients_server('blocks', "atomic_lock.sweep_interval = 0\n");
 my @drivers = (
 	[ 'psycopg', 'psycopg 3', 'block.py', 'psycopg' ],
@@ -45,12 +45,12 @@ foreach (@drivers)
 		skip "no $name", 1 unless have_driver($driver);
 		is_deeply(lines_of($node, $driver, "with_$driver", "doc/examples/$program", @arguments), night(), $name);
 		is($node->safe_psql("with_$driver", q{SELECT string_agg(key, ' ') FROM lock_status()}),
-			'import:9', "$name: only Bob has something");
+			'import:9', "$name: only Bob holds a lock");
 	}
 }
 
-# PHP's block, which sets a time-out: that of before is there again, also where the block
-# lost its lock, and where it left a transaction open
+# PHP's block sets statement_timeout: afterwards the earlier value is restored, also if the block
+# lost its lock or left a transaction open
 SKIP:
 {
 	skip 'no PDO', 1 unless have_driver('pdo');
@@ -80,11 +80,11 @@ try {
 say('After:', one($work, 'SHOW statement_timeout'));
 END
 	is_deeply(lines_of($node, 'pdo', 'timeout', $program),
-		[ 'Inside: 40min', 'After: 7min', 'Inside: 20min', 'Lost, after 22012', 'After: 7min' ], 'PDO: the time-out');
+		[ 'Inside: 40min', 'After: 7min', 'Inside: 20min', 'Lost, after 22012', 'After: 7min' ], 'PDO: the time-out is restored');
 	is($node->safe_psql('timeout', q{SELECT count(*) FROM app_lock WHERE key = 'left'}), 0, 'PDO: what was left open is rolled back');
 }
 
-# That of the programs is one of these keys; a secret may be longer than a block of the hash.
+# The programs hide one of these names; a secret may be longer than a block of the hash.
 my $name = "patient:M\xc3\xbcller";
 $node->safe_psql('postgres', slurp_file('doc/examples/hidden_keys.sql'));
 foreach my $secret ('0123456789abcdef', map { join '', map { chr(1 + int rand 255) } 1 .. $_ } 63, 64, 65, 200)
@@ -129,8 +129,8 @@ END
 	is($node->safe_psql('parse_lock', q{SELECT count(*) FROM app_lock WHERE key ~ 'rollup|import'}), 0, 'and no name is shown');
 }
 
-# Heartbeats get no answer until the work's statement is cancelled, and nothing but the
-# clock can do that: at the end of the lease, when Bob may have the lock.
+# Heartbeats get no answer until the work's statement is cancelled.  Only the
+# clock can cancel that statement: at the end of the lease, when Bob may get the lock.
 my %silent = (
 	psycopg => [ 'py', <<'END' ],
 import importlib.util, sys
@@ -211,7 +211,7 @@ public class Silent {
 }
 END
 
-# Blocks that wait for longer than their lease have it all the same.
+# Blocks that wait longer than their lease lasts get a full lease.
 my %patient = (
 	psycopg => [ 'py', <<'END' ],
 import importlib.util, sys
@@ -273,7 +273,8 @@ SKIP:
 	is_deeply(long_waits($node, 'long_waits', %programs), \%go_on, 'blocks that waited for longer than their lease');
 }
 
-# In each new database, and for the programs before that of the extension: they are user order_desk.
+# Each new database has this function in schema order_desk.  The programs connect as user order_desk, so
+# they call it instead of the extension's lock_heartbeat.
 $node->safe_psql('template1', <<'END');
 CREATE SCHEMA order_desk AUTHORIZATION order_desk;
 CREATE FUNCTION order_desk.lock_heartbeat(text[], text, interval, OUT status text, OUT ttl_remaining interval)
@@ -298,7 +299,7 @@ foreach my $driver (sort keys %silent)
 		}
 		my @lines = map { lc } @{ lines_of($node, $driver, "silent_$driver", @program) };
 		is_deeply(\@lines, [ 'work: 57014 false', 'at release: expired', ('an error') x ($driver eq 'pg') ],
-			"$driver: heartbeats without an answer");
+			"$driver: the work is cancelled at the end of the lease if heartbeats get no answer");
 	}
 }
 

@@ -1,21 +1,22 @@
-# The edit form and the line of doc/examples, with real drivers: a restart of the
-# application, a hand-over to a job and a conflict; people who wait for each other in a
+# The edit form and the waiting programs of doc/examples, with real drivers: a restart of the
+# application, a hand-over to a job and a conflict; users who wait for each other in a
 # line, with listeners.
 #
-# Properties: the same afternoon has the same outcome with psycopg 2 and 3, also through
+# Properties: the edit form has the same outcome with psycopg 2 and 3, also through
 # PgBouncer in transaction mode, with node-postgres, JDBC, PDO, ruby-pg and DBD::Pg (and
-# pgx, in pgx.pl), and so has the same hour of those who wait.  These hear events on
-# connections of their own, also if everything else goes through the pooler, and nobody is
-# left in line.  A listener that is ended connects again, listens again, and those who wait ask.  An owner that is set for the transaction is not left on a connection; one
-# that is SET is, as doc/reference.md warns.  What doc/clients.md, doc/waiting.md and
-# doc/libraries.md quote is in the programs, and each program is run by a test.
+# pgx, in pgx.pl), and so has the waiting program.  Its listeners receive events on
+# connections of their own, also if everything else goes through the pooler, and no ticket
+# is left.  A listener whose connection is terminated connects and listens again, and the waiters
+# ask again.  An owner that is set for the transaction does not stay on a connection; one
+# that is SET does, as doc/reference.md warns.  The programs contain the code that doc/clients.md,
+# doc/waiting.md and doc/libraries.md quote, and each program is run by a test.
 #
-# psycopg2 and PgBouncer are always there, where make test installs what is missing.
-# The others are left out where they are not installed; NODE_PATH is looked at.
+# make test installs psycopg2 and PgBouncer if they are missing.
+# Other drivers are skipped if they are not installed; NODE_PATH is respected.
 #
 # Turns red when: a driver cannot call a function, or an answer changes; the owner
-# of one request is that of the next; an event does not come, or not to whom it is for;
-# a place in line needs a connection; a document shows code that nobody runs.
+# of one request stays for the next; an event is lost, or reaches the wrong listener;
+# a ticket needs a connection; a document shows code that no test runs.
 
 use strict;
 use warnings FATAL => 'all';
@@ -61,8 +62,8 @@ END
 
 my $in_line = 'SELECT count(*) FROM lock_queue';
 
-# A line of Python on two requests that follow each other on one connection: what the
-# second is told when it acquires a key that the first, as Alice, has acquired
+# Two requests in Python that follow each other on one connection: the statuses that they get
+# when the first, as Alice, and then the second acquire the same key
 sub next_request
 {
 	my ($dsn, $present) = @_;
@@ -86,7 +87,7 @@ END
 	return join ' ', split /\n/, $answer;
 }
 
-# However the test ends
+# However the test ends, PgBouncer is stopped.
 END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
 
 my $set = q{SET atomic_lock.owner = 'alice'};
@@ -99,10 +100,10 @@ SKIP:
 	my $waiting = 'doc/examples/waiting.py';
 
 	is_deeply(lines_of($node, 'psycopg2', 'python', $program), afternoon(), 'psycopg2');
-	is_deeply(lines_of($node, 'psycopg2', 'waiting_python', $waiting), \@hour, 'psycopg2, in line');
-	is($node->safe_psql('waiting_python', $in_line), 0, 'nobody is left in line');
-	is(next_request(socket_of($node, 'python'), $local), 'acquired held', 'the next request on a connection is not Alice');
-	is(next_request(socket_of($node, 'python'), $set), 'acquired reacquired', 'where her owner was SET, it is');
+	is_deeply(lines_of($node, 'psycopg2', 'waiting_python', $waiting), \@hour, 'psycopg2, waiting');
+	is($node->safe_psql('waiting_python', $in_line), 0, 'no ticket is left');
+	is(next_request(socket_of($node, 'python'), $local), 'acquired held', 'the next request on a connection has another owner');
+	is(next_request(socket_of($node, 'python'), $set), 'acquired reacquired', '... but is Alice if the owner was SET');
 
 	skip 'no PgBouncer', 1 unless -x $pgbouncer;
 	my $at = "host=$scratch port=6432 user=$user dbname=";
@@ -128,10 +129,10 @@ END
 		afternoon(), 'psycopg2 behind PgBouncer in transaction mode');
 	is_deeply(
 		lines($node, 'waiting_pooled', $python, $waiting, $at . 'waiting_pooled', socket_of($node, 'waiting_pooled')),
-		\@hour, 'psycopg2 in line behind PgBouncer, with listeners beside it');
-	is(next_request($at . 'pooled', $local), 'acquired held', 'the next transaction of a connection is not Alice');
+		\@hour, 'psycopg2, waiting behind PgBouncer, with direct connections for the listeners');
+	is(next_request($at . 'pooled', $local), 'acquired held', 'the next transaction of a connection has another owner');
 
-	# Another client, on the connection that the pooler gives it
+	# Another client gets the same server connection from the pooler.
 	$node->connect_ok("${at}pooled", 'Alice says SET', sql => $set);
 	$node->connect_ok("${at}pooled", 'and the next client is Alice',
 		sql => 'SHOW atomic_lock.owner', expected_stdout => qr/^alice$/);
@@ -142,8 +143,8 @@ SKIP:
 	skip 'no node-postgres', 1 unless have_driver('pg');
 
 	is_deeply(lines_of($node, 'pg', 'nodejs', 'doc/examples/edit_form.js'), afternoon(), 'node-postgres');
-	is_deeply(lines_of($node, 'pg', 'waiting_nodejs', 'doc/examples/waiting.js'), \@hour, 'node-postgres, in line');
-	is($node->safe_psql('waiting_nodejs', $in_line), 0, 'nobody is left in line');
+	is_deeply(lines_of($node, 'pg', 'waiting_nodejs', 'doc/examples/waiting.js'), \@hour, 'node-postgres, waiting');
+	is($node->safe_psql('waiting_nodejs', $in_line), 0, 'no ticket is left');
 }
 
 my @others = (
@@ -163,8 +164,8 @@ foreach my $other (@others)
 	}
 }
 
-# A listener whose connection is ended connects again, listens to all keys again, and those who
-# wait ask.  The poll comes too late to help: after an hour.
+# A listener whose connection is terminated connects again, listens to all keys again, and the waiters
+# ask again.  The poll, after an hour, comes too late to help.
 my %listening = (
 	psycopg2 => [ 'py', <<'END' ],
 import sys
@@ -207,14 +208,14 @@ foreach my $driver (sort keys %listening)
 		my $running = IPC::Run::start(program_of($node, $driver, $database, $program), '<', \undef, '>', \$stdout, '2>', \$stderr,
 			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 
-		# The offer of 42 is made while nobody listens.
+		# The offer of 42 is made while no session listens.
 		ok($node->poll_query_until($database, sprintf $queued, 42), "$driver: Bob waits for 42");
 		$node->safe_psql('postgres', 'ALTER ROLE listener NOLOGIN');
-		is($node->safe_psql($database, "SELECT pg_terminate_backend(pid, 60000) $listens"), 't', "$driver: the listener is ended");
+		is($node->safe_psql($database, "SELECT pg_terminate_backend(pid, 60000) $listens"), 't', "$driver: the listener's connection is terminated");
 		$node->safe_psql($database, q{SELECT lock_release(lock_key('order', '42'), 'alice')});
 		$node->safe_psql('postgres', 'ALTER ROLE listener LOGIN');
 
-		# The listener of 43 is ended, and is there again when 43 is offered.
+		# The listener's connection is terminated while Bob waits for 43, and is back when 43 is offered.
 		if (ok($node->poll_query_until($database, sprintf $queued, 43), "$driver: Bob has 42, and waits for 43"))
 		{
 			my $former = $node->safe_psql($database, "SELECT pid $listens");
@@ -226,11 +227,11 @@ foreach my $driver (sort keys %listening)
 		$node->safe_psql($database, q{SELECT lock_release(lock_key('order', '43'), 'alice')});
 		eval { $running->finish; 1 } or do { diag($@); $running->kill_kill };
 		note($stderr) if $stderr ne '';
-		is($stdout, "42 acquired\n43 acquired\n", "$driver: Bob has had both");
+		is($stdout, "42 acquired\n43 acquired\n", "$driver: Bob got both");
 	}
 }
 
-# What the documents show is what has been run, here or by another test; SQL by docs/examples.pl.
+# Code that the documents show is run, here or by another test; SQL is run by docs/examples.pl.
 my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => 'php', ruby => 'rb', perl => 'pl');
 my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.* doc/examples/*/*.*';
 foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')

@@ -1,16 +1,16 @@
 # How doc/ha.md says that clients should connect and repeat, without a failover.
 #
 # Properties: the string for libpq and the URL for JDBC, as the document has them, connect to
-# the second host where the first is down, and where it is a standby; without the parameter
+# the second host if the first is down or is a standby; without the parameter
 # that asks for a primary they stay at the standby.  JDBC knows each parameter.  The
-# document's program repeats its call where there is no connection, where the server ends it,
-# and where it is a standby.  It raises at once, after a single connection, what a repetition
-# does not mend: a cancelled statement, a lock_timeout, a wrong password, a connection that
-# pg_hba.conf does not let in.
+# document's program repeats its call if there is no connection, if the server ends it,
+# and if the server is a standby.  The program raises at once, after a single connection, every error
+# that a repetition does not cure: a cancelled statement, a lock_timeout, a wrong password, a
+# connection that pg_hba.conf does not admit.
 #
-# The failovers themselves are in test/cluster/patroni.pl.  JDBC is left out where it is not installed.
+# The failovers themselves are in test/cluster/patroni.pl.  JDBC is skipped if it is not installed.
 #
-# Turns red when: a parameter of the document is misspelt, or is not enough; its program
+# Turns red when: a parameter of the document is misspelt, or does not suffice; its program
 # repeats every error of the driver, or too few.
 
 use strict;
@@ -45,7 +45,7 @@ $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 my $down = PostgreSQL::Test::Cluster::get_free_port();
 my %first = (down => $down, standby => $standby->port);
 
-# The document's own, with two hosts of ours, which may take minutes to answer
+# The document's connection string, with two hosts of this test, which may take minutes to answer
 sub libpq
 {
 	my ($first) = @_;
@@ -69,7 +69,7 @@ my $where = q{SELECT inet_server_port() || ' ' || CASE WHEN pg_is_in_recovery() 
 my $granted = $primary->port . ' acquired';
 my $stays = $standby->port . ' standby';
 
-# A line of psql, and what it complains of
+# The output of psql and its errors, in one line
 sub psql
 {
 	my ($dsn) = @_;
@@ -144,7 +144,7 @@ tries('standby', f'{alive} port={standby}')
 tries('ended', alive, end=True)
 tries('password', f'{alive} password=wrong')
 tries('pg_hba', f'{alive} user=shut_out')
-# Somebody keeps the table from everybody from here on.
+# From here on, another session locks the table.
 sys.stdin.readline()
 for what, setting in ('cancelled', 'statement_timeout'), ('timeout', 'lock_timeout'):
     tries(what, *[f"{alive} options='-c {setting}=100ms'"] * 2)

@@ -1,15 +1,15 @@
 # lock_forrst() of sql/compat/forrst.sql in several sessions.
 #
-# Properties: while a registered function runs, others are told that the lock is held,
-# and by nothing who holds it: status, calls with and without block, release by its owner
-# and by somebody else, force-release; who waits gets the lock when the call before it has
+# Properties: while a registered function runs, other sessions learn that the lock is held,
+# and no answer names the owner: status, calls with and without block, release by the owner
+# and by another owner, force-release; a waiter gets the lock when the call before it has
 # been committed, so that no increment of an unprotected counter is lost; a cancel and a
-# lock_timeout of a waiting call are raised, one in the function too, and leave no lock, no
+# lock_timeout of a waiting call are raised, also in the function, and leave no lock, no
 # waiter and no write; a serialization failure is raised, and the repeated call succeeds.
 #
 # Turns red when: the lock is a lease that others see as free until it is committed; status
-# looks at what is committed alone; the lock ends before the transaction; errors are caught
-# by their class and not by what they mean.
+# sees only committed locks; the lock ends before the transaction; errors are caught
+# by their class and not by their meaning.
 
 use strict;
 use warnings FATAL => 'all';
@@ -85,32 +85,32 @@ foreach my $releases ('true', 'false')
 	start($caller, qq{SELECT ask('count', '{"gate": 1}', '{"owner": "secret", "auto_release": $releases}')});
 	in_function($caller);
 	my $status = reply($other, qq{SELECT ask('$fn:status', '{"key": "lock:k"}')});
-	like($status, qr/"locked": true/, "$name: status: it is locked");
+	like($status, qr/"locked": true/, "$name: status says that the key is locked");
 	like($status, qr/"acquired_at": "\d{4}-/, '... since when');
-	unlike($status, qr/secret/, '... by nobody who is named');
+	unlike($status, qr/secret/, '... and does not name the owner');
 	is(reply($other, q{SELECT ask('count', '{}', '{}')}), $held, '... a call is refused');
 	is(reply($other, q{SELECT ask('count', '{}', '{"block": {"value": 1, "unit": "millisecond"}}')}),
 		'LOCK_TIMEOUT: Lock acquisition timed out after 1 millisecond', '... or times out');
 	is( reply($other, qq{SELECT ask('$fn:force-release', '{"key": "lock:k"}')}),
-		'LOCK_ACQUISITION_FAILED: Lock is held by a call in progress', '... force-release tells why it cannot');
+		'LOCK_ACQUISITION_FAILED: Lock is held by a call in progress', '... force-release says why it is refused');
 	is( reply($other, qq{SELECT ask('$fn:release', '{"key": "lock:k", "owner": "guess"}')}),
-		'LOCK_OWNERSHIP_MISMATCH: Lock is owned by a different process', '... release by somebody else is refused');
+		'LOCK_OWNERSHIP_MISMATCH: Lock is owned by a different process', '... release by another owner is refused');
 	my $releaser = session($node, 'releaser');
 	start($releaser, qq{SELECT ask('$fn:release', '{"key": "lock:k", "owner": "secret"}')});
 	queue_up($watch, $other, q{SELECT ask('count', '{}', '{"block": {"value": 4, "unit": "minute"}}')});
 	poll($watch, 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND pid = ' . pid($releaser));
 	ask($gate, 'SELECT pg_advisory_unlock(1)');
-	is(answer($caller), '1', '... the function goes on');
-	# With auto_release it comes too late, and whoever waits may have the lock already.
+	is(answer($caller), '1', '... the function continues');
+	# With auto_release this release comes too late, and the waiter may already have the lock.
 	like(answer($releaser), $releases eq 'true' ? qr/^LOCK_(NOT_FOUND|OWNERSHIP_MISMATCH): / : qr/^{"key": "lock:k", "released": true}$/,
-		'... release by its owner waits for it');
-	is(answer($other), '2', '... and who waits has the lock then, and sees what was written');
+		'... release by its owner waits for the function');
+	is(answer($other), '2', '... and then the waiter has the lock, and sees the write');
 	nothing_left($name);
 	end($releaser);
 }
 
 #
-# Cancels and time-outs
+# Cancels and timeouts
 #
 my $before = ask($watch, 'SELECT n FROM counter');
 ask($gate, 'SELECT pg_advisory_lock(1)');
@@ -118,12 +118,12 @@ start($caller, q{SELECT ask('count', '{"gate": 1}', '{}')});
 in_function($caller);
 queue_up($watch, $other, q{SELECT ask('count', '{}', '{"block": {"value": 4, "unit": "minute"}}')});
 ask($watch, 'SELECT pg_cancel_backend(' . pid($other) . ')');
-like(answer($other), qr/^ERROR:  57014:/, 'a cancel of a call that waits');
+like(answer($other), qr/^ERROR:  57014:/, 'a cancel of a waiting call');
 ask($watch, 'SELECT pg_cancel_backend(' . pid($caller) . ')');
 like(answer($caller), qr/^ERROR:  57014:/, 'a cancel in the function');
 nothing_left('cancelled');
 start($caller, q{BEGIN; SET LOCAL statement_timeout = '100ms'; SELECT ask('count', '{"gate": 1}', '{"auto_release": false}')});
-like(answer($caller), qr/^ERROR:  57014:/, 'a time-out in the function');
+like(answer($caller), qr/^ERROR:  57014:/, 'a timeout in the function');
 is(told($caller, 'COMMIT'), '', '... ends the transaction');
 nothing_left('timed out');
 ask($gate, 'SELECT pg_advisory_unlock(1)');
@@ -140,7 +140,7 @@ is(reply($caller, q{SELECT ask('count', '{}', '{}')}), $there + 1, '... and the 
 end($gate, $caller, $other, $watch);
 
 #
-# Nothing is lost
+# No increment is lost
 #
 $node->safe_psql('postgres', 'UPDATE counter SET n = 0');
 append_to_file("$PostgreSQL::Test::Utils::tmp_check/forrst.pgbench",

@@ -2,18 +2,18 @@
 # sql/compat/laravel.sql, and the store of doc/examples/laravel.
 #
 # Properties: get, block, release, forceRelease, restoreLock, isOwnedByCurrentProcess,
-# and what Laravel builds on them, answer as Laravel documents them, with a role that has
+# and the features that Laravel builds on them, answer as Laravel documents them, with a role that has
 # rights on the view alone, and with the functions.  The store follows its configuration,
-# and flushLocks ends its locks and no other.  Eight processes and two callers of
-# the functions lose no update of a counter.  A refusal in a transaction ends it on the
-# view, and not with the functions.  The script can be run again, and says what is
+# and flushLocks ends only the locks of that store.  Eight processes and two callers of
+# the functions lose no update of a counter.  A refusal in a transaction aborts the transaction on the
+# view, but not with the functions.  The script can be run again, and says what is
 # missing.
 #
 # Turns red when: Laravel's statements have another outcome on the view; exclusion
 # between the view, the class and the functions fails; an error of the class is lost;
-# the script makes something half, or for a role with too many rights.
+# the script leaves half of its objects, or creates them for a role with too many rights.
 #
-# The view without PHP, and what roles can do to each other, is in compat_laravel.sql.
+# The view without PHP, and attacks of roles on each other, are in compat_laravel.sql.
 
 use strict;
 use warnings FATAL => 'all';
@@ -34,7 +34,7 @@ sub script
 	return compat_script($node, $role, 'laravel', @variables);
 }
 
-# As its header says
+# The script refuses to run unless the requirements of its header are met.
 my $columns = 'SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock';
 $node->safe_psql('postgres', 'CREATE ROLE shop_locks; CREATE ROLE web LOGIN; CREATE ROLE web_direct LOGIN');
 like(script('shop_locks', 'prefix=shop_cache_'), qr/ERROR:  the extension atomic_lock is not installed/, 'without the extension');
@@ -45,16 +45,16 @@ $node->safe_psql('postgres', q{SELECT lock_grant_access('shop_locks', 'user')});
 like(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  role "shop_locks" needs to read app_lock/, 'without the columns');
 $node->safe_psql('postgres', "GRANT $columns TO shop_locks");
 like(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  permission denied for database/, 'without the schema');
-like(script('shop_locks', 'prefix=shop_cache_'), qr/ERROR:  permission denied for schema public/, 'in the schema public, where no other is named');
-is($node->safe_psql('postgres', q{SELECT to_regnamespace('shop') IS NULL}), 't', 'nothing was made');
+like(script('shop_locks', 'prefix=shop_cache_'), qr/ERROR:  permission denied for schema public/, 'in the schema public, if no other is named');
+is($node->safe_psql('postgres', q{SELECT to_regnamespace('shop') IS NULL}), 't', 'nothing was created');
 $node->safe_psql('postgres', 'GRANT CREATE ON DATABASE postgres TO shop_locks');
-is(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), '', 'with all that');
+is(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), '', 'with all rights');
 like(script('postgres', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  role "postgres" may do more than read app_lock/, 'by a superuser');
 $node->safe_psql('postgres', 'CREATE ROLE other_locks; GRANT CREATE, USAGE ON SCHEMA shop TO other_locks;'
 	  . "GRANT $columns TO other_locks; SELECT lock_grant_access('other_locks', 'user')");
 like(script('other_locks', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  must be owner of function cache_locks_change/, 'by another role');
 
-# A lock survives a second run, and the day of Laravel's default is asked for.
+# A lock survives a second run; the script warns if a policy forbids a day, Laravel's default.
 $node->safe_psql('postgres', q{
 	GRANT USAGE ON SCHEMA shop TO web, web_direct;
 	GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO web;
@@ -71,11 +71,11 @@ $node->safe_psql('postgres', q{
 like(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'),
 	qr/WARNING:  locks that last a day.* 23:00:00\nHINT:  SELECT lock_set_policy\('shop_cache_', max_ttl => '1 day'/, 'where a day is too long');
 $node->safe_psql('postgres', q{SELECT lock_drop_policy('shop_')});
-is(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), '', 'where it is not');
+is(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), '', '... and where a day is allowed');
 is($node->safe_psql('postgres', q{SET ROLE web; DELETE FROM shop.cache_locks WHERE key = 'shop_cache_kept' RETURNING owner}),
 	'owner', 'a lock is kept when the script runs again');
 
-# What laravel.php does
+# Runs a part of laravel.php and reports its results
 sub laravel
 {
 	my ($driver, $what, $user) = @_;
@@ -85,7 +85,7 @@ sub laravel
 		'<', \undef, '>', \$stdout, '2>', \$stderr);
 	note($stderr) if $stderr ne '';
 	my @lines = split /\n^(?=ok|not ok|end)/m, $stdout;
-	is(chomp_of(pop @lines), 'end', "$driver, $what: it came to its end");
+	is(chomp_of(pop @lines), 'end', "$driver, $what: the program ran to its end");
 	ok($_ =~ /^ok/, "$driver, $what: " . $_ =~ s/^(not )?ok //r) foreach @lines;
 	return;
 }
@@ -125,7 +125,7 @@ SKIP:
 	skip 'no Laravel', 1 unless -d '/usr/share/php/Illuminate/Cache' && run_log([ 'php', '-r', 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);' ]);
 
 	laravel('database', $_, 'web') foreach qw(calls deploys uses transaction);
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM lock_audit'), 0, 'what Laravel does is no forced release');
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM lock_audit'), 0, 'no call of Laravel is audited as a forced release');
 	$node->safe_psql('postgres', q{SELECT lock_release(key, owner) FROM app_lock WHERE NOT released AND expires_at > now()});
 
 	laravel('atomic_lock', 'denied', 'web_direct');

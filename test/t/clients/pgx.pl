@@ -1,7 +1,7 @@
-# The programs of doc/examples in Go, with pgx 4 or 5, whichever is there.
+# The programs of doc/examples in Go, with pgx 4 or 5, whichever is installed.
 #
-# Properties and reasons to turn red: those of drivers.pl and blocks.pl.  They are here,
-# since the compiler takes a minute where nothing is compiled yet.
+# Properties and reasons to turn red: those of drivers.pl and blocks.pl.  The Go programs have a test
+# of their own because the compiler takes a minute if nothing is compiled yet.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,12 +12,12 @@ use Test::More;
 
 plan skip_all => 'no pgx' unless have_driver('pgx');
 
-# What has run out must not be swept before the block's release hears of it.
+# An expired lease must not be swept before the block releases it.
 my $node = clients_server('pgx', "atomic_lock.sweep_interval = 0\n");
 
 is_deeply(lines_of($node, 'pgx', 'edit_form', go_program('edit_form')), afternoon(), 'the edit form');
 is_deeply(lines_of($node, 'pgx', 'block', go_program('block')), night(), 'the block');
-is($node->safe_psql('block', q{SELECT string_agg(key, ' ') FROM lock_status()}), 'import:9', 'only Bob has something');
+is($node->safe_psql('block', q{SELECT string_agg(key, ' ') FROM lock_status()}), 'import:9', 'only Bob holds a lock');
 
 is_deeply(long_waits($node, 'long_waits', pgx => [ go_program('block', <<'END') ]), { pgx => [ 'go on', 'ended: <nil>' ] },
 package main
@@ -42,7 +42,7 @@ func main() {
 	fmt.Println("ended:", err)
 }
 END
-	'a block that waited for longer than its lease');
+	'a block that waited longer than its lease lasts');
 
 log_is_clean($node);
 $node->stop;

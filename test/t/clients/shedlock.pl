@@ -1,12 +1,12 @@
-# What doc/libraries.md says about ShedLock, with JDBC: the SQL of the LockProvider in
+# The statements of doc/libraries.md about ShedLock, with JDBC: the SQL of the LockProvider in
 # doc/examples/shedlock, and why ShedLock's own provider cannot lock by a view.
 #
 # Properties: of two hosts, one runs the task; lockAtLeastFor keeps the lock after
-# the task has ended, and no longer; a lock that ran out can be neither extended nor
-# released.  The provider passes on what the SQL answers.
+# the task has ended, and no longer; an expired lock can be neither extended nor
+# released.  The provider returns the answers of the SQL.
 #
-# ShedLock itself is in no package of Debian, so AtomicLockProvider.java is compiled with
-# what it needs of it, which is written down here.  Left out where there is no Java or no JDBC driver.
+# Debian has no package of ShedLock, so AtomicLockProvider.java is compiled with
+# stubs of the ShedLock classes that it needs.  Skipped without Java or the JDBC driver.
 #
 # Turns red when: a lease has another length than the provider says; an answer changes;
 # ON CONFLICT (...) DO UPDATE works for a view, and the document has to say so.
@@ -20,7 +20,7 @@ use Test::More;
 
 plan skip_all => 'no Java, or no JDBC' unless have_driver('jdbc');
 
-# What the provider needs of ShedLock, with its signatures
+# Stubs of the ShedLock classes that the provider needs, with their signatures
 my %shedlock = (
 	'core/SimpleLock' => q{interface SimpleLock {
 		void unlock();
@@ -68,7 +68,7 @@ the provider: another host: false, extended, another host: false
 unlocked, another host: granted, the first extends: false
 END
 is($node->safe_psql('shedlock', 'SELECT key, holder, round(ttl_us / 60e6) FROM app_lock WHERE NOT released AND expires_at > now()'),
-	'shedlock:night\:ly|one|10', 'what is left of the lease');
+	'shedlock:night\:ly|one|10', 'the lease that is left');
 
 # ShedLock's own statement, on a view
 $node->safe_psql('postgres', <<'END');
@@ -79,7 +79,7 @@ CREATE TRIGGER lock_it INSTEAD OF INSERT OR UPDATE ON shedlock FOR EACH ROW EXEC
 END
 my $insert = q{INSERT INTO shedlock (name, lock_until, locked_at, locked_by) VALUES ('nightly', now() + '1 h', now(), 'one')};
 is(sqlstate($node, "$insert ON CONFLICT (name) DO UPDATE SET lock_until = excluded.lock_until"), '42P10', 'ShedLock by a view');
-is(sqlstate($node, $insert), 'no error: ', 'but for ON CONFLICT');
+is(sqlstate($node, $insert), 'no error: ', '... and without ON CONFLICT');
 
 log_is_clean($node);
 $node->stop;

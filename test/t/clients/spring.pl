@@ -2,18 +2,18 @@
 # of versions 5, 6 and 7, in its transactions and with its ways to bind values; see
 # Spring.java.
 #
-# Properties: clients of each version, and callers who do without Spring, exclude each
-# other: of eight that count under one lock, none loses a count.  A client that
+# Properties: clients of each version, and callers without Spring, exclude each
+# other: eight clients that count under one lock lose no increment.  A client that
 # has the lock acquires it again; one that has lost it can neither renew nor delete it.
-# The role as which Spring connects has been granted the view, and nothing else.
-# A DELETE that is not finished, of another role or prepared, makes no INSERT wait, and
-# keeps nobody out who calls directly.  Those who try do not make an unlock wait.
-# The script says what it lacks, and takes over nothing that belongs to somebody else.
+# Spring's role has been granted the view, and nothing else.
+# An unfinished DELETE by another role, also a prepared one, makes no INSERT wait, and
+# does not keep direct callers from the lock.  Refused clients do not make an unlock wait.
+# The script says what is missing, and takes over no object of another role.
 #
-# Left out where there is no Java or no JDBC driver.
+# Skipped without Java or the JDBC driver.
 #
-# Turns red when: a statement has another answer, or is an error, as which JDBC would end
-# the transaction; a refusal is granted, or a grant refused; an INSERT waits for a row.
+# Turns red when: a statement has another answer, or raises an error, at which JDBC would end
+# the transaction; a lock is granted wrongly or refused wrongly; an INSERT waits for a row.
 
 use strict;
 use warnings FATAL => 'all';
@@ -65,14 +65,14 @@ $node->safe_psql('postgres', q{SELECT lock_grant_access(r, 'user') FROM unnest('
 like(script('shop_locks', 'schema=shop', 'ttl=25 hours'), qr/ttl is 25 hours, and keys may be held for 1 day/, 'a ttl beyond max_ttl');
 $node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role oid, ahead interval, PRIMARY KEY (region, lock_key))');
 $node->safe_psql('postgres', 'GRANT somebody TO shop_locks');
-like(script('shop_locks', 'schema=shop'), qr/belongs to another role/, 'a table of somebody else');
+like(script('shop_locks', 'schema=shop'), qr/belongs to another role/, 'a table of another role');
 like(script('postgres', 'schema=shop'), qr/role "postgres" is a superuser/, 'by a superuser');
 $node->safe_psql('postgres', 'DROP TABLE shop.int_lock_client');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname ~ '^int_lock'}), 0, 'none of these has left anything');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname ~ '^int_lock'}), 0, 'the refused runs leave no object');
 
 is(script('shop_locks', 'schema=shop'), '', 'the script');
-is(script('shop_locks', 'schema=shop', 'ttl=10 min'), '', 'and again');
-is(script('shop_locks', 'schema=brief', 'ttl=1 ms'), '', 'and for another schema');
+is(script('shop_locks', 'schema=shop', 'ttl=10 min'), '', '... can be run again');
+is(script('shop_locks', 'schema=brief', 'ttl=1 ms'), '', '... and for another schema');
 $node->safe_psql('postgres', <<'END');
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.int_lock, brief.int_lock TO web;
 CREATE TABLE counter AS SELECT 0 AS value;
@@ -83,10 +83,10 @@ run_timed([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java', map { jdbc_of($n
 	'>', \my $answer, '2>', \my $stderr);
 note($stderr) if $stderr ne '';
 is($answer, join('', map { "version $_\n$day" } 5 .. 7) . "counted: 200, failed: 0\n", 'Spring');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no client is left behind');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no row of a client is left');
 
 #
-# What is over, cleared away by a transaction that is not finished
+# An expired lock is deleted by an unfinished transaction.
 #
 $node->safe_psql('postgres', <<'END');
 CREATE ROLE mallory;
@@ -97,24 +97,24 @@ my $insert = q{INSERT INTO shop.int_lock VALUES ('k', 'DEFAULT', '%s', now(), no
 my $directly = q{SELECT (lock_try_acquire('int_lock:DEFAULT:k', owner => 'desk')).acquired, lock_try_release('int_lock:DEFAULT:k', 'desk')};
 my %session = map { $_ => $node->background_psql('postgres', on_error_stop => 0) } 'mallory', 'web', 'another';
 ask($session{mallory}, 'SET ROLE mallory');
-# None of them waits.
+# Neither of them waits.
 ask($session{$_}, 'SET ROLE web') for 'web', 'another';
 
-is(ask($session{mallory}, sprintf $insert, 'm', '1 ms'), 'm', 'a lock that is soon over');
+is(ask($session{mallory}, sprintf $insert, 'm', '1 ms'), 'm', 'a lock that soon expires');
 $node->poll_query_until('postgres', q{SELECT NOT lock_is_held('int_lock:DEFAULT:k', 'm')}) or die;
 ask($session{mallory}, q{BEGIN; DELETE FROM shop.int_lock WHERE lock_key = 'k'});
 is(ask($session{web}, sprintf $insert, 'w', '1 h'), '', 'INSERT does not wait for a DELETE');
 is($node->safe_psql('postgres', $directly), 't|released', '... nor do direct callers');
 ask($session{mallory}, q{PREPARE TRANSACTION 'm'});
 ask($session{web}, q{BEGIN});
-is(ask($session{web}, sprintf $insert, 'w', '1 h'), '', '... when it is prepared');
-is($node->safe_psql('postgres', $directly), 't|released', '... also while that transaction goes on');
+is(ask($session{web}, sprintf $insert, 'w', '1 h'), '', '... nor for a prepared one');
+is($node->safe_psql('postgres', $directly), 't|released', '... also while the refused transaction is open');
 ask($session{web}, q{COMMIT});
 $node->safe_psql('postgres', q{COMMIT PREPARED 'm'});
-is(ask($session{web}, sprintf $insert, 'w', '1 h'), 'w', '... and gets the lock afterwards');
+is(ask($session{web}, sprintf $insert, 'w', '1 h'), 'w', '... and INSERT gets the lock afterwards');
 
 ask($session{another}, q{BEGIN});
-is(ask($session{another}, sprintf $insert, 'a', '1 h'), '', 'a refusal in a transaction that goes on');
+is(ask($session{another}, sprintf $insert, 'a', '1 h'), '', 'a refusal in an open transaction');
 is(ask($session{web}, q{DELETE FROM shop.int_lock WHERE client_id = 'w' RETURNING lock_key}), 'k', '... does not make the unlock wait');
 ask($session{another}, q{COMMIT});
 $_->quit for values %session;

@@ -1,17 +1,17 @@
-# Locks while somebody sets the clock of the machine; the sweep is in clock/sweep_clock_set.
+# Locks while the clock of the machine is set; the sweep is in clock/sweep_clock_set.
 #
-# Properties: at the very microsecond of expires_at a lease is over, for every
-# function alike, and a microsecond before it is not; set forward, the clock ends
-# leases and no wait, and who had them is refused, by a fence too; set back, it
-# lengthens leases and no wait; an extension never shortens a lease unless asked;
+# Properties: for every function, a lease has expired at exactly the microsecond of
+# expires_at, and not a microsecond before.  A clock that is set forward ends
+# leases but no wait, and the former owner is refused, also by a fence; a clock that is set back
+# lengthens leases but no wait; an extension never shortens a lease unless asked to;
 # a clock that is set all the time, or runs too fast or too slow, makes no two
 # holdings of a key overlap by that clock; a standby whose clock
-# is behind gives tokens above those of its primary all the same, and one whose
+# is behind still issues tokens above those of its primary, and a standby whose
 # clock is ahead leaves keys closed for atomic_lock.lock_delay.
 #
 # Turns red when: "<" is "<=" in one of the functions; a wait ends at a moment of
 # this clock; a pause is computed from two of its moments; lock_extend counts
-# from now without a look at what there is; tokens come from the clock alone.
+# from now and ignores the present end; tokens come from the clock alone.
 
 use strict;
 use warnings FATAL => 'all';
@@ -44,10 +44,10 @@ clock_is_heeded($watch, $clock) or plan skip_all => 'needs LD_PRELOAD';
 ask($watch, q{SELECT lock_protect('doc', 'edge')});
 
 #
-# The moment itself
+# The exact moment of expires_at
 #
 my @calls = (
-	# a call, what it answers before the end of the lease, and at it
+	# a call, its answer a microsecond before the end of the lease, and its answer at the end
 	[ q{SELECT lock_is_held('edge', 'me')}, 't', 'f' ],
 	[ q{SELECT coalesce(lock_holder('edge'), 'nobody')}, 'Holder', 'nobody' ],
 	[ q{SELECT locked FROM lock_status('edge')}, 't', 'f' ],
@@ -81,7 +81,7 @@ foreach my $call (@calls)
 		freeze_clock($clock, $moment);
 		ask($watch, 'TRUNCATE app_lock');
 		($token, my $end) = split /\|/, ask($holder, q{SELECT fencing_token, extract(epoch FROM expires_at) * 1000000 FROM lock_acquire('edge', '10 min', 'me')});
-		# by which a microsecond is one
+		# cut off the decimals: 1 is a microsecond
 		$end = int $end;
 		freeze_clock($clock, $end - $early);
 		start($one, $sql =~ s/TOKEN/$token/r);
@@ -102,15 +102,15 @@ my $token = ask($watch, q{SELECT fencing_token FROM lock_status('k')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('k', '30 min', 'one', wait => '5 hours')});
 queue_up($watch, $two, q{SELECT status, waited >= '1500 ms' FROM lock_try_acquire('longer', '30 min', 'two', wait => '1500 ms')});
 set_clock($clock, 3600);
-is(answer($one), 'acquired', 'an hour forward: the waiter gets the lease that ran out by that');
-is(answer($two), 'timeout|t', '... and waits as long as was asked for, for what did not');
-is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... who had it cannot extend it');
-is(told($holder, qq{SELECT lock_assert_fence('k', $token, 'me')}), 'LK005', '... nor prove it with the token');
-cmp_ok(ask($watch, q{SELECT fencing_token FROM lock_status('k')}), '>', $token, '... which is lower than the new one');
+is(answer($one), 'acquired', 'an hour forward: the waiter gets the key of the lease that expired by this');
+is(answer($two), 'timeout|t', '... and waits for the full time if the lease has not expired');
+is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... the former owner cannot extend the lease');
+is(told($holder, qq{SELECT lock_assert_fence('k', $token, 'me')}), 'LK005', '... nor prove ownership with the token');
+cmp_ok(ask($watch, q{SELECT fencing_token FROM lock_status('k')}), '>', $token, '... and that token is lower than the new one');
 set_clock($clock, 0);
-is(ask($watch, q{SELECT locked, holder, ttl_remaining > '1 hour' FROM lock_status('k')}), 't|One|t', 'right again: what was granted then lasts, longer than it was to');
-is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... and is not the former one\'s again');
-is(ask($watch, q{SELECT force_release('k', 'a clock was wrong')}), 't', '... and can be ended');
+is(ask($watch, q{SELECT locked, holder, ttl_remaining > '1 hour' FROM lock_status('k')}), 't|One|t', 'the clock is right again: the new lease lasts, longer than intended');
+is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... and does not return to the former owner');
+is(ask($watch, q{SELECT force_release('k', 'a clock was wrong')}), 't', '... and can be ended by force');
 
 #
 # Set back
@@ -118,20 +118,19 @@ is(ask($watch, q{SELECT force_release('k', 'a clock was wrong')}), 't', '... and
 my $end = ask($holder, q{SELECT expires_at FROM lock_acquire('back', '30 min', 'me')});
 queue_up($watch, $one, q{SELECT status, waited >= '1500 ms' FROM lock_try_acquire('back', '30 min', 'one', wait => '1500 ms')});
 set_clock($clock, -3600);
-is(answer($one), 'timeout|t', 'an hour back: a wait lasts as long as was asked for');
-is(ask($one, q{SELECT status, waited >= '1 s' FROM lock_try_acquire('back', wait => '1 s')}), 'timeout|t', '... one that begins then, too');
+is(answer($one), 'timeout|t', 'an hour back: a wait lasts for the requested time');
+is(ask($one, q{SELECT status, waited >= '1 s' FROM lock_try_acquire('back', wait => '1 s')}), 'timeout|t', '... so does a wait that begins then');
 is(ask($holder, qq{SELECT lock_extend('back', 'me') = '$end'}), 't', '... an extension without ttl does not shorten the lease');
 is(ask($holder, qq{SELECT status, expires_at = '$end' FROM lock_acquire('back', '30 min', 'me')}), 'reacquired|t', '... nor does acquiring again');
 is(ask($holder, q{SELECT lock_extend_all('me', NULL); SELECT expires_at >= '} . $end . q{' FROM lock_status('back')}), "2\nt", '... nor a heartbeat');
-is(ask($holder, qq{SELECT lock_extend('back', 'me', '30 min') < '$end'}), 't', '... one with a ttl does, as asked');
+is(ask($holder, qq{SELECT lock_extend('back', 'me', '30 min') < '$end'}), 't', '... an extension with a ttl does, as requested');
 set_clock($clock, 0);
-is(ask($watch, q{SELECT lock_is_held('back', 'me')}), 'f', '... which is over by the right clock');
+is(ask($watch, q{SELECT lock_is_held('back', 'me')}), 'f', '... and that lease has expired by the right clock');
 ask($watch, 'TRUNCATE app_lock');
 
-#
-# Back and forth while keys change hands: the time that a lease lasts is said by
-# the clock that was there when it was granted, so here only what lasts for days
-# is exclusive.
+# The clock goes back and forth while keys change hands.  The clock at the time of the
+# grant determines how long a lease lasts, so only leases that last for hours
+# are exclusive here.
 #
 ask($watch, q{CREATE TABLE done (key text); CREATE TABLE counter (key text PRIMARY KEY, value bigint); INSERT INTO counter SELECT 'hand-' || n, 0 FROM generate_series(1, 2) n});
 my $output;
@@ -169,7 +168,7 @@ ask($holder, q{SELECT lock_release('days', 'me')});
 is(answer($one), 'acquired', '... until it is released');
 
 #
-# Too fast, too slow: leases of a second of that clock
+# Too fast, too slow: short leases by a clock of another pace
 #
 ask($watch, 'TRUNCATE app_lock');
 ask($watch, q{CREATE TABLE grant_of (pace text, token bigint, since timestamptz, until timestamptz)});
@@ -203,7 +202,7 @@ foreach my $ahead (-600, 600)
 	ask($holder, qq{SELECT lock_acquire('lease-$name', '5 min', 'me')});
 	$highest = ask($holder, qq{SELECT max(fencing_token) FROM generate_series(1, 900) n, lock_acquire('$name-' || n, '1 hour', 'me')});
 	$node->wait_for_catchup($standby);
-	# of these it does not hear
+	# the standby does not receive these
 	$standby->append_conf('postgresql.conf', "primary_conninfo = ''\natomic_lock.lock_delay = '1h'\n");
 	$standby->reload;
 	$session = session($standby, 'Session');
@@ -211,8 +210,8 @@ foreach my $ahead (-600, 600)
 	$highest = ask($holder, qq{SELECT max(fencing_token) FROM generate_series(1, 900) n, lock_acquire('$name-lost-' || n, '1 hour', 'me')});
 	$standby->promote;
 	poll($session, 'SELECT NOT pg_is_in_recovery()');
-	cmp_ok(ask($session, q{SELECT fencing_token FROM lock_acquire('new')}), '>', $highest, "a standby whose clock is 10 minutes $name: tokens are above its primary's");
-	is(ask($session, qq{SELECT locked FROM lock_status('lease-$name')}), $ahead < 0 ? 't' : 'f', '... a lease of five minutes is ' . ($ahead < 0 ? 'held' : 'over'));
+	cmp_ok(ask($session, q{SELECT fencing_token FROM lock_acquire('new')}), '>', $highest, "a standby whose clock is 10 minutes $name: its tokens are above those of its primary");
+	is(ask($session, qq{SELECT locked FROM lock_status('lease-$name')}), $ahead < 0 ? 't' : 'f', '... a lease of five minutes is ' . ($ahead < 0 ? 'held' : 'expired'));
 	is(ask($session, qq{SELECT status FROM lock_try_acquire('lease-$name', owner => 'you')}), 'held', $ahead < 0 ? '... by its owner' : '... and its key closed for lock_delay');
 	end($session);
 	$standby->stop;

@@ -6,12 +6,13 @@
 #
 # Every document with such blocks has a database of its own.  A block that begins with
 # "-- On another connection" is typed into a second session.  In a block, "-- => "
-# is a line of output that the statements directly above it give (unaligned, as
+# is a line of output of the statements directly above it (unaligned, as
 # psql -At prints it), and "-- ERROR: " an error that they raise.  No other error
-# is allowed.  Output is compared in blocks that show some.
+# is allowed.  Output is compared only in blocks that show output.
 #
-# Turns red when: an example needs what the session does not have at that place,
-# such as an owner that was set for a transaction which is over; an answer or a
+# Turns red when: an example needs a state that the session does not have at that place,
+# such as an owner that was set for a transaction that has ended; an answer or a
+# message changes.
 # message changes.
 
 use strict;
@@ -24,9 +25,9 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
-# What an example sweeps must be there when it does.
+# The background sweep must not come before that of an example.
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
-# Leases and offers of seconds last for minutes.
+# The clock runs at a twentieth of the pace: leases and offers of seconds last for minutes.
 my $clock = make_clock() or plan skip_all => 'needs a C compiler';
 start_with_clock($node, $clock);
 pace_clock($clock, 0.05);
@@ -46,7 +47,7 @@ foreach my $file ('README.md', glob('doc/*.md'))
 		my $shows = $block =~ /^\s*-- => /m;
 		my $who = $block =~ /^\s*-- On another connection$/m ? 'other' : 'main';
 
-		# A step: statements, and below them what they give
+		# A step: statements, and below them their output and errors
 		while ($block =~ /\G((?:(?!\s*-- (?:=> |ERROR: )).*\n)+)((?:\s*-- (?:=> |ERROR: ).*\n)*)/g)
 		{
 			my ($sql, $given) = ($1, $2);
@@ -83,7 +84,7 @@ foreach my $file ('README.md', glob('doc/*.md'))
 cmp_ok($count, '>=', 3, 'documents have examples');
 
 $node->stop;
-# A DBA who is told to end a session is told which role that needs.
+# A document that tells a DBA to end a session names the role that this needs.
 foreach my $file ('README.md', glob('doc/*.md doc/*/*.md doc/*/*.yml'))
 {
 	my $text = slurp_file($file);

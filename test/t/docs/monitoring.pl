@@ -1,18 +1,17 @@
-# What is in doc/monitoring works.
+# The files of doc/monitoring work.
 #
-# Properties: the collector is one that sql_exporter accepts; its queries run as a
-# role with level monitor alone, on a primary, a standby, and where there is no
-# shared memory fail one by one, with 55000; each gives the columns that its
+# Properties: sql_exporter accepts the collector; its queries run as a
+# role with level monitor alone, on a primary and on a standby; without
+# shared memory they fail one by one, with 55000; each query gives the columns that its
 # metrics name, numbers as values, and no two rows with the same labels;
-# counters are those of lock_stats for this database, gauges what is the case.
+# counters are those of lock_stats for this database, gauges show the present state.
 # Alerts and dashboard use metrics and labels that are defined, and name
-# functions and views that exist.  The SQL of the README runs, and it has a
+# functions and views that exist.  The SQL of the README runs, and the README has a
 # section for every alert.
 #
 # Turns red when: a column of a view is renamed; a view asks for more than
 # level monitor; counters of another database are mixed in, or a database that
 # was not used yet has none; a metric is renamed in one of the files only.
-
 use strict;
 use warnings FATAL => 'all';
 use CPAN::Meta::YAML;
@@ -95,8 +94,8 @@ foreach my $metric (@{ $collector->{metrics} })
 }
 is_deeply([ sort keys %query_metrics ], [ sort keys %queries ], 'each query is used');
 
-# sample(NODE, DATABASE): what the exporter would get, as a hash of series, each
-# a metric with its labels, to its value.  Columns are checked; queries that fail
+# sample(NODE, DATABASE): the output for the exporter, as a hash of series: each
+# is a metric with its labels, and has a value.  Columns are checked; queries that fail
 # are in "failed", with their SQLSTATE.
 sub sample
 {
@@ -107,7 +106,7 @@ sub sample
 	{
 		my ($stdout, $stderr);
 
-		# As the exporter, which prepares them
+		# The exporter prepares its queries, too.
 		$node->psql(
 			$database,
 			"PREPARE metrics AS SELECT row_to_json(q) FROM ($queries{$name}) AS q; EXECUTE metrics",
@@ -138,7 +137,7 @@ sub sample
 					  . join(',', map { qq($_="$labels{$_}") } grep { $_ ne 'database' } sort keys %labels) . '}';
 					$id =~ s/\{\}$//;
 					push @problems, "$metric->{metric_name} has no column $value" if !exists $row->{$value};
-					# The exporter leaves out what is null.
+					# The exporter omits NULL.
 					next if !defined $row->{$value};
 					push @problems, "$id is $row->{$value}"
 					  if ref $row->{$value} || !looks_like_number($row->{$value}) || $row->{$value} < 0;
@@ -154,17 +153,17 @@ sub sample
 }
 
 ###############################################################################
-# The configuration of Debian's exporter, which is another program: it makes the same
-# series, once Prometheus has followed the rules in the README
+# The configuration of Debian's exporter, another program: it gives the same
+# series, after Prometheus has followed the rules in the README
 ###############################################################################
 
 my $debian = yaml('prometheus-sql-exporter.yml');
 my ($rules) = $readme =~ /^ *metric_relabel_configs:\n(.*?)^```$/ms;
 my ($from, $to) = $rules =~ /regex: '(.*?;.*?)'\n.*replacement: '(.*?)'/s;
-is($to =~ s/\$1/x/r, 'atomic_lock_x', 'the README renames what that exporter makes');
+is($to =~ s/\$1/x/r, 'atomic_lock_x', 'the README renames the series of that exporter');
 like($rules, qr/regex: col\n *action: labeldrop\n/, '... and drops a label that would keep series apart');
 
-# by_debian(LINE...): series of what its metrics page says, without the labels of the
+# by_debian(LINE...): the series of its metrics page, without the labels of the
 # connection
 sub by_debian
 {
@@ -215,7 +214,7 @@ sub same_series
 }
 
 ###############################################################################
-# A primary where everything is the case
+# A primary with a value for every gauge
 ###############################################################################
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
@@ -251,17 +250,18 @@ my $watch = session($primary, 'Watch', 'orders');
 my $waiter = session($primary, 'Waiter', 'orders');
 my $holder = session($primary, 'Holder', 'orders');
 
-# Nothing yet: all there, and 0
+# Before the first lock, all metrics are there, and 0.
 my $zero = sample($primary, 'fresh');
-is_deeply($zero->{failed}, {}, 'all queries answer where nothing was locked yet');
+is_deeply($zero->{failed}, {}, 'all queries answer if nothing was locked yet');
 is( join(', ', map { "$_ $zero->{$_}" }
 		grep { $_ ne 'failed' && $zero->{$_} != 0 } sort keys %$zero),
-	'', 'and say 0');
+	'', '... with 0');
 is( join(', ', grep { !exists $zero->{$_} && !/contended|last_sweep/ }
 		grep { !defined $metrics{$_}{value_label} } sort keys %metrics),
-	'', 'with every metric there');
+	'', '... for every metric');
 
-# Two leases, one long ago; a session's, a transaction's, two who share
+# Two leases, one of them old; a lock with lifetime session, one with lifetime
+# transaction, and a lock that two owners share
 ask($holder, $_) foreach (
 	q{SELECT lock_acquire('waited', '1 hour', 'h')},
 	q{SELECT lock_acquire('plain', '1 hour', 'h')},
@@ -280,20 +280,20 @@ ask($holder, $_) foreach (
 poll($watch, q{SELECT NOT locked FROM lock_status('expired')});
 ask($watch, q{SELECT lock_acquire('expired', '1 ms', 'again')});
 ask($watch, q{SELECT lock_try_acquire('waited', wait => '1 ms')});
-# Refused: twelve keys once, two whose first 100 letters are the same more often
+# Refusals: twelve keys once, and two whose first 100 letters are the same, more often
 ask($holder, q{SELECT count(lock_acquire('busy:' || n, '1 hour', 'h')) FROM generate_series(1, 12) AS n});
 ask($holder, qq{SELECT count(lock_acquire(repeat('x', 110) || n, '1 hour', 'h')) FROM generate_series(1, 2) AS n});
 ask($watch, q{SELECT count(lock_try_acquire('busy:' || n, owner => 'w')) FROM generate_series(1, 12) AS n});
 ask($watch, q{SELECT count(lock_try_acquire(repeat('x', 110) || n, owner => 'w')) FROM generate_series(1, 2) AS n, generate_series(1, 3)}) foreach (1 .. 3);
 ask($holder, q{BEGIN; SELECT lock_acquire('transaction', lifetime => 'transaction')});
 poll($watch, q{SELECT NOT locked FROM lock_status('expired')});
-# What happens in another database is none of its business.
+# Locks of another database must not be counted.
 $primary->safe_psql('other', q{SELECT lock_acquire('one', owner => 'o'), lock_acquire('two', owner => 'o')});
 
-# Three places in line, two of them for one key
+# Three tickets, two of them for one key
 ask($watch, q{SELECT count(lock_enqueue(key, 'in line ' || n)) FROM (VALUES ('plain', 1), ('plain', 2), ('session', 1)) AS v (key, n)});
 
-# The lease that is waited for is hours old, and about to end; the clock stands then.
+# A waiter waits for a lease that is hours old and about to end; the clock stands then.
 queue_up($watch, $waiter, q{SELECT status FROM lock_acquire('waited', owner => 'waiter', wait => '4 min')});
 ask($watch, q{UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = 'waited'});
 my $quiet = sample($primary, 'orders');
@@ -329,22 +329,22 @@ ask($watch, q{SELECT lock_extend('waited', 'h', '1 hour')});
 set_clock($clock, 0);
 is($now->{atomic_lock_in_recovery}, 0, 'it is a primary');
 # waited, plain, session, stolen, 12 + 2 busy ones, transaction
-is($now->{'atomic_lock_locks_held{mode="exclusive"}'}, 19, 'what is held exclusively');
-is($now->{'atomic_lock_locks_held{mode="shared"}'}, 2, 'what is shared');
+is($now->{'atomic_lock_locks_held{mode="exclusive"}'}, 19, 'exclusive holdings');
+is($now->{'atomic_lock_locks_held{mode="shared"}'}, 2, 'shared holdings');
 cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '>=', 7200, 'the oldest lease is hours old');
-cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '<', 7200 + 3600, 'and not older than that');
+cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '<', 7200 + 3600, '... and not older');
 is($now->{atomic_lock_leases_ending_with_waiters}, 1, 'one lease with waiters ends soon');
-is($now->{atomic_lock_waiters}, 1, 'somebody waits');
-cmp_ok($now->{atomic_lock_longest_current_wait_seconds}, '>', 0, 'for some time');
-is($now->{atomic_lock_places_in_line}, 3, 'some stand in line');
-is($now->{atomic_lock_longest_line}, 2, 'and most of them for one key');
-is($now->{atomic_lock_sweeper_running}, 0, 'nobody sweeps');
-ok(!exists $now->{atomic_lock_last_sweep_age_seconds}, 'nor has');
+is($now->{atomic_lock_waiters}, 1, 'one session waits');
+cmp_ok($now->{atomic_lock_longest_current_wait_seconds}, '>', 0, '... for some time');
+is($now->{atomic_lock_places_in_line}, 3, 'three tickets are in line');
+is($now->{atomic_lock_longest_line}, 2, '... two of them for one key');
+is($now->{atomic_lock_sweeper_running}, 0, 'the sweeper does not run');
+ok(!exists $now->{atomic_lock_last_sweep_age_seconds}, '... and there was no sweep');
 
 foreach my $name (grep { $metrics{$_}{type} eq 'counter' } sort keys %metrics)
 {
 	my ($column) = $name =~ /^atomic_lock_(.*)_total$/;
-	cmp_ok($now->{$name}, '==', $stats->{$column}, "$name is what lock_stats says");
+	cmp_ok($now->{$name}, '==', $stats->{$column}, "$name is the value of lock_stats");
 }
 foreach my $column (grep { looks_like_number($stats->{$_}) } sort keys %$stats)
 {
@@ -354,32 +354,32 @@ foreach my $name (qw(grants regrants refusals timeouts releases extends expirati
 {
 	cmp_ok($now->{"atomic_lock_${name}_total"}, '>', 0, "$name are counted");
 }
-cmp_ok($now->{atomic_lock_longest_wait_seconds}, '>=', 0.001, 'the longest wait was at least what was asked for');
-cmp_ok($now->{atomic_lock_longest_wait_seconds}, '<=', $now->{atomic_lock_wait_seconds_total} + 0.001, 'and not longer than all of them');
+cmp_ok($now->{atomic_lock_longest_wait_seconds}, '>=', 0.001, 'the longest wait was at least as long as requested');
+cmp_ok($now->{atomic_lock_longest_wait_seconds}, '<=', $now->{atomic_lock_wait_seconds_total} + 0.001, '... and not longer than the sum of all waits');
 
 my @contended = grep { /^atomic_lock_contended_key_refusals/ } keys %$now;
 cmp_ok(scalar @contended, '<=', 10, 'at most ten keys are shown');
-cmp_ok(scalar @contended, '>=', 9, 'and as many, where there are');
-is($now->{ 'atomic_lock_contended_key_refusals{key="' . 'x' x 100 . '"}' }, 18, 'keys with the same beginning are one');
+cmp_ok(scalar @contended, '>=', 9, '... and at least nine');
+is($now->{ 'atomic_lock_contended_key_refusals{key="' . 'x' x 100 . '"}' }, 18, 'keys with the same first 100 letters are one');
 
 my $other = sample($primary, 'other');
 is($other->{'atomic_lock_locks_held{mode="exclusive"}'}, 2, 'another database has locks of its own');
-is($other->{atomic_lock_grants_total}, 2, 'and counters');
-is($other->{atomic_lock_waiters}, 0, 'and nobody who waits');
+is($other->{atomic_lock_grants_total}, 2, '... and counters');
+is($other->{atomic_lock_waiters}, 0, '... and no waiter');
 
 # A sweep by hand, then the worker
 ask($watch, 'SELECT lock_sweep()');
 $now = sample($primary, 'orders');
 is($now->{atomic_lock_sweeps_total}, 1, 'a sweep is counted');
-cmp_ok($now->{atomic_lock_swept_total}, '>=', 1, 'and what it removed');
-cmp_ok($now->{atomic_lock_last_sweep_age_seconds}, '<', 600, 'it was not long ago');
-is($now->{atomic_lock_sweeper_running}, 0, 'still nobody sweeps by itself');
+cmp_ok($now->{atomic_lock_swept_total}, '>=', 1, '... and so are the rows that it removed');
+cmp_ok($now->{atomic_lock_last_sweep_age_seconds}, '<', 600, '... and the sweep was not long ago');
+is($now->{atomic_lock_sweeper_running}, 0, 'the background sweeper still does not run');
 $primary->append_conf('postgresql.conf', "atomic_lock.sweep_interval = 1s\n");
 $primary->reload;
 poll($watch, q{SELECT sweeps > 1 FROM lock_stats WHERE database = 'orders'});
 $now = sample($primary, 'orders');
-is($now->{atomic_lock_sweeper_running}, 1, 'now the server does');
-cmp_ok($now->{atomic_lock_sweeps_total}, '>', 1, 'which is counted too');
+is($now->{atomic_lock_sweeper_running}, 1, 'now the sweeper runs');
+cmp_ok($now->{atomic_lock_sweeps_total}, '>', 1, '... and its sweeps are counted, too');
 
 ###############################################################################
 # The SQL of the README
@@ -391,7 +391,7 @@ foreach my $block (grep { $_ != $setup } @blocks)
 
 	$primary->psql('orders', $block->{sql}, stderr => \$stderr, on_error_stop => 0);
 	is($stderr, '', "the SQL at README.md:$block->{line}");
-	# All that does not change anything is for the role of the exporter, too.
+	# The role of the exporter can run all SQL that changes nothing, too.
 	next if $block->{sql} =~ /lock_sweep\(/;
 	$primary->psql('orders', $block->{sql},
 		stderr => \$stderr, on_error_stop => 0, extra_params => [ '-U', 'lock_monitor' ]);
@@ -399,7 +399,7 @@ foreach my $block (grep { $_ != $setup } @blocks)
 }
 cmp_ok(scalar @blocks, '>', 4, 'the README has SQL');
 
-# Functions and views that the files speak of
+# Functions and views that the files name
 my %names = map { $_ => 1 }
   map { slurp_file("$dir/$_") =~ /\b((?:lock|force)_[a-z_]+)\b/g } ('README.md', 'alerts.yml');
 delete $names{$_} foreach ('lock_monitor');
@@ -411,7 +411,7 @@ foreach my $name (sort keys %names)
 }
 
 ###############################################################################
-# A standby, and the same as a primary
+# A standby, before and after its promotion
 ###############################################################################
 
 ask($holder, 'COMMIT');
@@ -424,10 +424,10 @@ my $copy = sample($standby, 'orders');
 is_deeply($copy->{failed}, {}, 'all queries answer on a standby');
 same_series($copy, by_debian(debian_page($standby, 'orders')), "Debian's exporter");
 delete $copy->{failed};
-is_deeply($copy, { atomic_lock_in_recovery => 1 }, 'and it says that it is one');
+is_deeply($copy, { atomic_lock_in_recovery => 1 }, '... with the one metric that says that it is a standby');
 
 ask($holder, q{SELECT lock_try_release('waited', 'h')});
-is(answer($waiter), 'acquired', 'the one who waits gets it in the end');
+is(answer($waiter), 'acquired', 'the waiter gets the lock in the end');
 end($holder, $waiter, $watch);
 $primary->stop;
 $standby->promote;
@@ -451,17 +451,17 @@ is_deeply(
 	$primary->pg_version < 17
 	? { map { $_ => '55000' } qw(atomic_lock_counters atomic_lock_keys atomic_lock_queue) }
 	: {},
-	'without preload, what needs shared memory fails, by itself');
-is($bare->{atomic_lock_in_recovery}, 0, 'the rest is there');
-cmp_ok($bare->{'atomic_lock_locks_held{mode="exclusive"}'}, '>=', 15, 'locks held too');
-is($bare->{atomic_lock_sweeper_running}, 0, 'nobody sweeps');
+	'without preload, only queries that need shared memory fail');
+is($bare->{atomic_lock_in_recovery}, 0, '... and the others answer');
+cmp_ok($bare->{'atomic_lock_locks_held{mode="exclusive"}'}, '>=', 15, '... with the locks that are held');
+is($bare->{atomic_lock_sweeper_running}, 0, '... and no sweeper');
 $primary->stop;
 
 ###############################################################################
 # Alerts
 ###############################################################################
 
-# Expressions: metrics that are defined, labels that they have
+# Expressions use only defined metrics, and only labels of these metrics.
 sub expression_ok
 {
 	my ($expr, $what) = @_;
@@ -509,8 +509,8 @@ foreach my $rule (map { @{ $_->{rules} } } @{ $alerts->{groups} })
 	like($readme, qr/^### $name$/m, "the README has alert $name");
 	ok(!$seen{$name}++, "alert $name is defined once");
 }
-is_deeply([ sort $readme =~ /^### (\w+)$/mg ], [ sort keys %seen ], 'and no alert that there is not');
-is(join(' ', grep { !/_$/ && !$metrics{$_} } metrics_in($readme)), '', 'the README names metrics that there are');
+is_deeply([ sort $readme =~ /^### (\w+)$/mg ], [ sort keys %seen ], '... and no other alert');
+is(join(' ', grep { !/_$/ && !$metrics{$_} } metrics_in($readme)), '', 'the README names only metrics that exist');
 
 ###############################################################################
 # Dashboard
@@ -554,7 +554,7 @@ foreach my $panel (@{ $dashboard->{panels} })
 		is(join(' ', grep { !$variables{$_} && $_ ne '__rate_interval' } @variables), '', 'its variables are there');
 		is(scalar(grep { $_ eq 'database' } @variables), scalar(my @all = metrics_in($target->{expr})),
 			'each of its metrics is of the database chosen');
-		# What is not in "by" is gone.
+		# Labels that are not in "by" are lost.
 		foreach my $label ($target->{legendFormat} =~ /\{\{(\w+)\}\}/g)
 		{
 			like($target->{expr}, qr/\bby \([^)]*\b$label\b/, "its legend has label $label");

@@ -1,19 +1,19 @@
 # Guards in dumps, under new names, and without the extension.
 #
-# Properties: a dump, plain or not, brings guards back as they were, on plain
+# Properties: a dump in any format restores the same guards, on plain
 # tables, partitions and children, with their events, templates and states, and
-# they refuse what they refused; the data loads before them, leases do not
-# come along; who restores guards on tables of his own needs level admin, and
-# without it has the data and an error; data loaded into tables that are guarded
-# for INSERT is refused, unless triggers are off; a guard goes with its table
-# to another name and schema and says when its columns no longer fit; DROP EXTENSION
-# needs CASCADE where there are guards, which leaves tables that can be written and
-# guarded anew.  (install/next_version has guards over an update.)
+# they refuse the same writes; the data is loaded before them, leases are not
+# dumped; a role that restores guards on its own tables needs level admin, and
+# without it gets the data and an error; loading data into tables that are guarded
+# for INSERT is refused, unless triggers are off; a guard stays with its table
+# under another name and schema, and says when its columns no longer fit; DROP EXTENSION
+# needs CASCADE if there are guards, and leaves tables that can be written and
+# guarded again.  (install/next_version has guards over an update.)
 #
-# Turns red when: what is guarded is kept by OID or name in a table of its own,
+# Turns red when: guarded tables are recorded by OID or name in a table,
 # or anywhere but in the triggers; a guard is an internal trigger; its function
-# is looked for by a name in search_path, which pg_dump sets to nothing; the
-# arguments of the trigger are not what pg_get_triggerdef quotes; a session
+# is looked up by name in search_path, which pg_dump makes empty; the
+# arguments of the trigger are not quoted as pg_get_triggerdef does; a session
 # remembers guards over DDL.
 
 use strict;
@@ -58,7 +58,7 @@ CREATE TABLE parted_2_low PARTITION OF parted_2 FOR VALUES FROM (0) TO (10);
 CREATE TABLE attached (note text, part int NOT NULL, id int NOT NULL);
 SELECT lock_protect('parted', 'parted:{part}:{id}', '{insert,update,delete}');
 ALTER TABLE parted ATTACH PARTITION attached FOR VALUES IN (3);
--- once more, for TRUNCATE of that one
+-- once more, to refuse TRUNCATE of the attached partition
 SELECT lock_protect('parted', 'parted:{part}:{id}', '{insert,update,delete}');
 
 CREATE TABLE parent (id int PRIMARY KEY, note text);
@@ -96,7 +96,7 @@ INSERT INTO disabled VALUES (1);
 INSERT INTO always VALUES (1);
 });
 
-# All that there is to say of the guards
+# Everything that describes the guards
 my $guards = q{SET search_path = app, public; SELECT relation, key_template, events, state, parent, problem FROM lock_guards ORDER BY relation::text COLLATE "C"};
 my $triggers = q{SET search_path = app, public; SELECT tgrelid::regclass, tgname, tgenabled, tgparentid <> 0, tgisinternal, pg_get_triggerdef(oid)
 	FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text COLLATE "C", tgname};
@@ -119,9 +119,9 @@ parent|parent:{id}|{update,delete}|enabled||
 parted|parted:{part}:{id}|{insert,update,delete}|enabled||
 parted_1|parted:{part}:{id}|{insert,update,delete}|enabled|parted|
 parted_2|parted:{part}:{id}|{insert,update,delete}|enabled|parted|
-parted_2_low|parted:{part}:{id}|{insert,update,delete}|enabled|parted_2|}, 'what is guarded');
+parted_2_low|parted:{part}:{id}|{insert,update,delete}|enabled|parted_2|}, 'lock_guards shows the guarded tables');
 
-# What has to be refused without the lock, and the key with which it works
+# Writes that are refused without the lock, and their keys
 my @writes = (
 	[ q{UPDATE orders SET note = note WHERE id = 1}, 'order:1' ],
 	[ q{DELETE FROM order_line WHERE id = 10}, 'order:1' ],
@@ -140,7 +140,7 @@ my @allowed = (
 	q{DELETE FROM one_lock},
 	q{DELETE FROM disabled});
 
-# Are the guards of a database what they should be, and do they work?
+# Does a database have the same guards, and do they work?
 sub works
 {
 	my ($db, $name, @params) = @_;
@@ -157,14 +157,14 @@ sub works
 
 			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; $sql", $db, @params), 'LK006', "refused: $sql");
 			$key =~ s/'/''/g;
-			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 hour'); $sql; ROLLBACK", $db, @params), 'no error: ', '... and not with its lock');
+			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 hour'); $sql; ROLLBACK", $db, @params), 'no error: ', '... and allowed with its lock');
 		}
 		is(sqlstate($node, "$path; BEGIN; $_; ROLLBACK", $db, @params), 'no error: ', "not guarded: $_") for @allowed;
 		foreach my $table ('orders CASCADE', 'parted', 'parted_1', 'parted_2_low', 'attached', 'ONLY child', 'grandchild', 'one_lock')
 		{
 			is(sqlstate($node, "$path; TRUNCATE $table", $db, @params), '55000', "refused: TRUNCATE $table");
 		}
-		is(psql($db, $data), $all_data, 'data, after all that');
+		is(psql($db, $data), $all_data, 'data is unchanged after these writes');
 	};
 	return;
 }
@@ -187,30 +187,30 @@ foreach my $restore (@restores)
 {
 	my ($db, @command) = @$restore;
 
-	# in parallel, a guard may be made before the data of a partition is there
+	# a parallel restore may create a guard before the data of a partition is loaded
 	local $ENV{PGOPTIONS} = $db eq 'parallel' ? '-c atomic_lock.enforce_guards=off' : '';
 	psql('postgres', "CREATE DATABASE $db");
 	$node->command_ok([ @command, '-d', $db ], "restore: $db");
 	works($db, "restored: $db", '-U', 'writer') if $db ne 'parallel';
-	is(psql($db, $guards), $all_guards, '... guards');
+	is(psql($db, $guards), $all_guards, '... with the same guards');
 }
-is(psql('custom', q{SET search_path = app; SELECT (public.lock_acquire('order:1', '1 hour', 'she')).status}), 'acquired', 'what was locked when it was dumped is free');
+is(psql('custom', q{SET search_path = app; SELECT (public.lock_acquire('order:1', '1 hour', 'she')).status}), 'acquired', 'a key that was locked during the dump is free');
 
-# Data alone, into tables that are guarded for INSERT
+# Data only, into tables that are guarded for INSERT
 psql('custom', q{SET atomic_lock.enforce_guards = off; DELETE FROM app.order_line; DELETE FROM app.orders; DELETE FROM app.parted; TRUNCATE app.one_lock});
 $node->command_checks_all([ 'pg_restore', '--data-only', '-t', 'order_line', '-t', 'orders', '-t', 'one_lock', '-t', 'parted_1', '-d', 'custom', $custom ],
-	1, [qr/^$/], [ qr/COPY failed for table "order_line"/, qr/COPY failed for table "parted_1"/ ], 'data alone: guards refuse it');
+	1, [qr/^$/], [ qr/COPY failed for table "order_line"/, qr/COPY failed for table "parted_1"/ ], 'guards refuse a restore of data only');
 is(psql('custom', 'SELECT (SELECT count(*) FROM app.order_line), (SELECT count(*) FROM app.orders), (SELECT count(*) FROM app.one_lock), (SELECT count(*) FROM app.parted_1)'),
-	'0|2|0|0', '... where they are for INSERT');
+	'0|2|0|0', '... in tables guarded for INSERT');
 $node->command_ok([ 'pg_restore', '-e', '--data-only', '--disable-triggers', '-t', 'order_line', '-t', 'one_lock', '-t', 'parted_1', '-d', 'custom', $custom ],
-	'... and let it in with --disable-triggers');
+	'... but not with --disable-triggers');
 {
 	local $ENV{PGOPTIONS} = '-c atomic_lock.enforce_guards=off';
 	$node->command_ok([ 'pg_restore', '-e', '--data-only', '-t', 'parted_2_low', '-t', 'attached', '-d', 'custom', $custom ],
-		'... or with atomic_lock.enforce_guards off');
+		'... nor with atomic_lock.enforce_guards = off');
 }
 psql('custom', q{SELECT lock_release_all('she')});
-works('custom', '... after which guards are as they were', '-U', 'writer');
+works('custom', '... guards are unchanged after that', '-U', 'writer');
 psql('postgres', 'DROP DATABASE parallel');
 
 #
@@ -219,24 +219,24 @@ psql('postgres', 'DROP DATABASE parallel');
 my $owned = "$tmp/guard_dump_owned.sql";
 $node->command_ok([ 'pg_dump', '--no-sync', '-U', 'keeper', '-n', 'app', '-f', $owned, 'shop' ], 'pg_dump of a schema by the owner of the tables');
 $node->command_fails_like([ 'pg_dump', '--no-sync', '-U', 'keeper', '-f', "$owned.all", 'shop' ],
-	qr/permission denied for (sequence app_lock_fence|table lock_audit)|failed to get data for sequence "app_lock_fence"; user may lack SELECT/, '... of all takes the right to read what of the extension is dumped');
+	qr/permission denied for (sequence app_lock_fence|table lock_audit)|failed to get data for sequence "app_lock_fence"; user may lack SELECT/, '... of the whole database needs the right to read tables of the extension');
 psql('postgres', 'CREATE DATABASE owned_3; GRANT pg_read_all_data TO keeper');
-$node->command_ok([ 'pg_dump', '--no-sync', '-U', 'keeper', '-f', "$owned.all", 'shop' ], '... which pg_read_all_data gives');
+$node->command_ok([ 'pg_dump', '--no-sync', '-U', 'keeper', '-f', "$owned.all", 'shop' ], '... which pg_read_all_data includes');
 psql('postgres', 'REVOKE pg_read_all_data FROM keeper');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d', 'owned_3', '-f', "$owned.all" ], '... restored by a superuser');
-is(psql('owned_3', $guards), $all_guards, '... guards are there');
+is(psql('owned_3', $guards), $all_guards, '... with the same guards');
 psql('postgres', "CREATE DATABASE $_; GRANT CREATE ON DATABASE $_ TO keeper") for qw(owned_1 owned_2);
 psql($_, q{CREATE EXTENSION atomic_lock; SELECT lock_grant_access('writer', 'user')}) for qw(owned_1 owned_2);
 $node->command_checks_all([ 'psql', '-X', '-q', '-o', '/dev/null', '-U', 'keeper', '-d', 'owned_1', '-f', $owned ],
 	0, [qr/^$/], [qr/ERROR:  permission denied for function public.lock_guard/], '... restored without level admin: an error');
-is(psql('owned_1', $data), $all_data, '... the data is there');
+is(psql('owned_1', $data), $all_data, '... the data is restored');
 is(psql('owned_1', $guards), '', '... without guards');
 psql('owned_1', q{SELECT lock_grant_access('keeper', 'admin')});
 psql('owned_1', q{SET search_path = app, public; SELECT lock_protect('orders', 'order:{id}')}, '-U', 'keeper');
-is(sqlstate($node, 'DELETE FROM app.orders', 'owned_1', '-U', 'writer'), 'LK006', '... and the owner can put them back, with level admin');
+is(sqlstate($node, 'DELETE FROM app.orders', 'owned_1', '-U', 'writer'), 'LK006', '... which the owner can create again with level admin');
 psql('owned_2', q{SELECT lock_grant_access('keeper', 'admin')});
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-U', 'keeper', '-d', 'owned_2', '-f', $owned ], '... restored with level admin');
-works('owned_2', '... guards are there', '-U', 'writer');
+works('owned_2', '... guards are restored', '-U', 'writer');
 psql('postgres', "DROP DATABASE $_") for qw(owned_1 owned_2 owned_3);
 
 #
@@ -253,49 +253,49 @@ sub errors
 	return $state // 'no error';
 }
 ask($session, q{SET atomic_lock.owner = 'me'; SELECT lock_acquire('order:1', '1 hour')});
-is(errors('UPDATE app.orders SET note = note WHERE id = 1'), 'no error', 'a session that writes with the lock');
+is(errors('UPDATE app.orders SET note = note WHERE id = 1'), 'no error', 'a session writes with the lock');
 is(errors('UPDATE app.orders SET note = note WHERE id = 2'), 'LK006', '... and not without');
 psql('plain', 'ALTER TABLE app.orders RENAME TO purchase; ALTER SCHEMA app RENAME TO shop; CREATE SCHEMA app; ALTER TABLE shop.parent SET SCHEMA app');
 is(errors('UPDATE shop.purchase SET note = note WHERE id = 1'), 'no error', 'table and schema renamed: the key is the same');
-is(errors('UPDATE shop.purchase SET note = note WHERE id = 2'), 'LK006', '... and the guard there');
-is(errors('DELETE FROM app.parent'), 'LK006', '... like that of a table in another schema');
+is(errors('UPDATE shop.purchase SET note = note WHERE id = 2'), 'LK006', '... and the guard still works');
+is(errors('DELETE FROM app.parent'), 'LK006', '... as does that of a table moved to another schema');
 is(psql('plain', q{SELECT relation, key_template, problem FROM lock_guards WHERE relation IN ('shop.purchase'::regclass, 'app.parent'::regclass) ORDER BY relation::text}),
-	"app.parent|parent:{id}|\nshop.purchase|order:{id}|", '... lock_guards says the new names');
+	"app.parent|parent:{id}|\nshop.purchase|order:{id}|", '... lock_guards shows the new names');
 psql('plain', 'ALTER SCHEMA public RENAME TO locks');
-is(errors('UPDATE shop.purchase SET note = note WHERE id = 1'), 'no error', 'the schema of the extension renamed: the guard is there');
-is(errors('UPDATE shop.purchase SET note = note WHERE id = 2'), 'LK006', '... too');
+is(errors('UPDATE shop.purchase SET note = note WHERE id = 1'), 'no error', 'the schema of the extension is renamed: the guard allows a write with the lock');
+is(errors('UPDATE shop.purchase SET note = note WHERE id = 2'), 'LK006', '... and refuses one without');
 psql('plain', 'ALTER SCHEMA locks RENAME TO public');
 
 psql('plain', 'ALTER TABLE shop.purchase RENAME id TO number');
 is(errors('UPDATE shop.purchase SET note = note WHERE number = 1'), '42703', 'a column of the template renamed: writes fail');
-like(psql('plain', q{SELECT problem FROM lock_guards WHERE relation = 'shop.purchase'::regclass}), qr/^column "id" of relation "purchase" does not exist$/, '... lock_guards says why');
+like(psql('plain', q{SELECT problem FROM lock_guards WHERE relation = 'shop.purchase'::regclass}), qr/^column "id" of relation "purchase" does not exist$/, '... lock_guards shows the reason');
 psql('plain', q{SELECT lock_protect('shop.purchase', 'order:{number}')});
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 1'), 'no error', '... until it is protected anew');
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... by the same key');
-is(psql('plain', q{SELECT key_template, problem FROM lock_guards WHERE relation = 'shop.purchase'::regclass}), 'order:{number}|', '... and all is well');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 1'), 'no error', '... until lock_protect is called again');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... which guards by the same key');
+is(psql('plain', q{SELECT key_template, problem FROM lock_guards WHERE relation = 'shop.purchase'::regclass}), 'order:{number}|', '... and lock_guards shows no problem');
 
 #
-# No extension
+# Without the extension
 #
 my $drop = 'DROP EXTENSION atomic_lock';
 is(errors('DROP FUNCTION lock_guard() CASCADE'), '2BP01', 'the function of guards belongs to the extension');
 is(errors($drop), '2BP01', '... and DROP EXTENSION is refused while there are guards');
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... which go on');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... which still work');
 ask($session, "SET client_min_messages = warning; BEGIN; $drop CASCADE; UPDATE shop.purchase SET note = note WHERE number = 2; ROLLBACK");
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... or after CASCADE and ROLLBACK');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... also after CASCADE and ROLLBACK');
 ask($session, "$drop CASCADE");
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', 'CASCADE: tables can be written');
-is(errors('DELETE FROM shop.parted; INSERT INTO shop.parted VALUES (4, 1); TRUNCATE shop.parted, shop.one_lock; DELETE FROM app.parent'), 'no error', '... partitions and children, too');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', 'after CASCADE tables can be written');
+is(errors('DELETE FROM shop.parted; INSERT INTO shop.parted VALUES (4, 1); TRUNCATE shop.parted, shop.one_lock; DELETE FROM app.parent'), 'no error', '... also partitions and children');
 is(psql('plain', q{SELECT count(*) FROM pg_trigger WHERE tgname LIKE '~%'}), '0', '... no trigger is left');
-is(psql('plain', q{SELECT count(*) FROM shop.purchase}), '2', '... and all tables are');
+is(psql('plain', q{SELECT count(*) FROM shop.purchase}), '2', '... and the tables still exist');
 psql('plain', 'CREATE EXTENSION atomic_lock');
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', 'CREATE EXTENSION: nothing is guarded');
-is(psql('plain', 'SELECT count(*) FROM lock_guards'), '0', '... lock_guards says so');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', 'after CREATE EXTENSION no table is guarded');
+is(psql('plain', 'SELECT count(*) FROM lock_guards'), '0', '... lock_guards is empty');
 ask($session, q{SELECT lock_protect('shop.purchase', 'order:{number}'), lock_protect('shop.parted', 'parted:{id}', '{insert}')});
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... until it is');
-is(errors('INSERT INTO shop.parted VALUES (4, 1)'), 'LK006', '... partitions, too');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... until lock_protect is called');
+is(errors('INSERT INTO shop.parted VALUES (4, 1)'), 'LK006', '... also for partitions');
 ask($session, q{SELECT lock_acquire('order:2', '1 hour')});
-is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', '... and works with the lock');
+is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'no error', '... a write with the lock is allowed');
 ask($session, q{SELECT lock_unprotect('shop.purchase'), lock_unprotect('shop.parted')});
 is(errors($drop), 'no error', 'DROP EXTENSION works without guards');
 $session->quit;

@@ -1,26 +1,26 @@
 # Clients that read, think and write, each step in a transaction of its own,
 # under leases that are too short for some of them.
 #
-# Every round takes a lease, reads a counter, may stand still for longer than
-# its lease, writes what it read plus one and adds an element of its own to a
-# set, may stand still again before COMMIT, and writes down what was
-# acknowledged.  The proof that it may write is that of its table: a guard,
-# lock_assert, lock_assert_fence, or none at all.  Backends are stopped and go
-# on, a sweep and an administrator run beside them.  Before that the same in
-# steps, where the lease ends at the worst moments.  AL_HISTORY_SECONDS in the
-# environment lets the load run longer.
+# Every round acquires a lease, reads a counter, may pause for longer than
+# its lease, writes the counter plus one and adds an element of its own to a
+# set, may pause again before COMMIT, and records its acknowledged writes.
+# The proof that it may write depends on its table: a guard,
+# lock_assert, lock_assert_fence, or none at all.  Backends are stopped and
+# continued, a sweep and an administrator run beside them.  Before that come the same
+# steps one by one, where the lease ends at the worst moments.  AL_HISTORY_SECONDS in the
+# environment makes the load run longer.
 #
 # Properties: with any proof a counter is the number of acknowledged writes and
 # a set has exactly their elements; a refused write is LK006 (LK005 for a token)
 # and leaves nothing; fencing tokens rise in the order of the commits of a row;
-# a lease that runs out after the check is not given away before the
-# transaction ends, and is then, at once.  Without a proof the same rounds lose
-# updates: so this test can tell.
+# a lease that expires after the check is granted to no other owner before the
+# transaction ends, and then at once.  Without a proof the same rounds lose
+# updates, so this test can notice losses.
 #
-# Turns red when: the guard looks and does not pin; it judges before it waits
-# for the row, by an old snapshot, or by the time when the transaction began; a
-# pin survives the rollback that undid its write, or is lost with a savepoint
-# that was released; a sweep, force_release or lock_steal passes a pin.
+# Turns red when: the guard checks and does not pin; it judges before it waits
+# for the row, by an old snapshot, or by the start of the transaction; a
+# pin survives the rollback that undid its write, or is lost with a released
+# savepoint; a sweep, force_release or lock_steal ignores a pin.
 
 use strict;
 use warnings FATAL => 'all';
@@ -48,9 +48,9 @@ $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION atomic_lock;
 
--- in the order of the commits of a row: version is counted under its row lock
+-- all writes; version, counted under the row lock, is the order of the commits of a row
 CREATE TABLE written (way text, id int, version bigint, token bigint, element uuid);
--- what clients know to be committed; late: after the end of the lease
+-- writes that clients know to be committed; late: after the end of the lease
 CREATE TABLE acknowledged (way text, id int, element uuid, late boolean);
 CREATE TABLE refused (way text, id int, element uuid, error text, level text);
 -- Called when the load is to end
@@ -120,7 +120,7 @@ BEGIN
 	BEGIN
 		PERFORM put(way, k, value + 1, me, g.fencing_token, element);
 	EXCEPTION WHEN SQLSTATE 'LK005' OR SQLSTATE 'LK006' OR SQLSTATE 'LK009' OR serialization_failure THEN
-		-- LK009: what lock_assert says where the lock was taken by force
+		-- LK009: lock_assert after a forced end
 		error := CASE SQLSTATE WHEN 'LK009' THEN 'LK006' ELSE SQLSTATE END;
 	END;
 	IF error IS NOT NULL THEN
@@ -132,7 +132,7 @@ BEGIN
 		ROLLBACK;
 		RETURN;
 	END IF;
-	-- and half of them tarry before they commit
+	-- half of them pause before they commit
 	dice := random();
 	LOOP
 		PERFORM pg_sleep(0.003 * random());
@@ -189,7 +189,7 @@ END $$;
 });
 
 #
-# Step by step: A reads, and writes when its lease is over.  Each schedule has a
+# Step by step: A reads, and writes when its lease has ended.  Each schedule has a
 # row of its own.
 #
 my ($watch, $ann, $bob, $other) = map { session($node, $_) } ('Watch', 'A', 'B', 'Other');
@@ -208,8 +208,8 @@ sub put
 	return "SELECT put('$way', $row, " . ($value + 1) . ", '$name', $token{$name})";
 }
 
-# Writes, or hears how a write ended that was started before; the answer is
-# "written" or the error.  Counts what is acknowledged.
+# Writes, or waits for the end of a write that was started before; the answer is
+# "written" or the error.  Counts acknowledged writes.
 sub do_put
 {
 	my ($who, $sql) = @_;
@@ -222,7 +222,7 @@ sub do_put
 	return $answer;
 }
 
-# A lease at its end: its owner makes it short, and we look at the clock.
+# The lease expires: its owner shortens it, and the test waits for the clock.
 sub run_out
 {
 	my $end = ask($watch, "SELECT lock_extend('$key', 'A', '1 ms')");
@@ -296,7 +296,7 @@ foreach my $schedule (
 			}
 			else
 			{
-				is(takes($bob), 'pending', '... and B does not get the lease, though it has run out');
+				is(takes($bob), 'pending', '... and B does not get the lease, although it has expired');
 				ask($other, 'SELECT lock_sweep()');
 				foreach my $call ("lock_steal('$key', 'thief', 'test')", "force_release('$key', 'test')", "lock_release('$key', 'A')")
 				{
@@ -314,13 +314,13 @@ foreach my $schedule (
 			}
 			else
 			{
-				like($token{B} = answer($bob), qr/^\d+$/, '... B has it then');
+				like($token{B} = answer($bob), qr/^\d+$/, '... B gets the lease then');
 				is(do_put($bob, put($bob, value($bob))), 'written', '... and writes');
 			}
 		}
 		elsif ($schedule =~ /waiting for the row/ && $way =~ /asserted|fenced/)
 		{
-			# checked before it waits, and pinned while it does
+			# checked before it waits, and pinned while it waits
 			ask($other, "BEGIN; SELECT id FROM $way WHERE id = $row FOR UPDATE");
 			start($ann, put($ann, $read));
 			is_blocked($ann);
@@ -328,7 +328,7 @@ foreach my $schedule (
 			is(takes($bob), 'pending', '... while it waits, B does not get the lease');
 			ask($other, 'COMMIT');
 			is(do_put($ann), 'written', '... A writes');
-			is(takes($bob), 'acquired', '... B has the lease then');
+			is(takes($bob), 'acquired', '... B gets the lease then');
 			is(do_put($bob, put($bob, value($bob))), 'written', '... and writes');
 		}
 		else
@@ -349,7 +349,7 @@ foreach my $schedule (
 				is_blocked($ann);
 			}
 			run_out();
-			is(takes($bob), 'acquired', '... the lease has run out, B has it');
+			is(takes($bob), 'acquired', '... the lease has expired, B acquires it');
 			$b_read = value($bob);
 			if ($schedule =~ /waiting for the row/)
 			{
@@ -374,15 +374,15 @@ foreach my $schedule (
 		}
 		else
 		{
-			is($found, $counted, '... and nothing is lost or left over');
+			is($found, $counted, '... and no update is lost or left over');
 		}
 		start($other, 'ROLLBACK; RESET lock_timeout'), answer($other);
 		ask($watch, "SELECT lock_try_release('$key', o) FROM unnest('{A,B}'::text[]) o");
 	}
 }
 
-# What was so when the transaction began, or in its snapshot, does not count;
-# also where nobody has taken the lease.
+# The state at the start of the transaction, or in its snapshot, does not count;
+# also if no other owner has acquired the lease.
 $row++;
 foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 {
@@ -397,16 +397,16 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 			is(takes($ann), 'acquired', "$way, $level: A has a lease");
 			$read = ask($ann, "BEGIN ISOLATION LEVEL $level; SELECT value FROM $way WHERE id = $row");
 			run_out();
-			is(takes($bob), 'acquired', '... and then B') if $taken;
-			is(do_put($ann, put($ann, $read)), $refusal{$way}, '... A is refused in a transaction from before');
+			is(takes($bob), 'acquired', '... then B has one') if $taken;
+			is(do_put($ann, put($ann, $read)), $refusal{$way}, '... A is refused in a transaction that began before the end');
 			ask($ann, 'ROLLBACK');
 		}
-		is(ask($watch, "SELECT lock_release('$key', 'B')"), 't', '(B has done nothing)');
+		is(ask($watch, "SELECT lock_release('$key', 'B')"), 't', '(B has only acquired the lease)');
 	}
 }
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', 'no claim is left');
 
-# Tokens that do not rise in the order of the commits of a row
+# Tokens that fall in the order of the commits of a row
 sub fallen_tokens
 {
 	my ($where) = @_;
@@ -419,7 +419,7 @@ cmp_ok(fallen_tokens(q{way = 'unguarded'}), '>', 0, '... but not without a proof
 end($ann, $bob, $other);
 
 #
-# All at once, until each way has shown all that it can
+# All ways at once, until each has shown every outcome
 #
 my @players = map { session($node, "Player $_") } (1 .. 20);
 my ($administrator, $sweep) = map { session($node, $_) } ('Administrator', 'Sweep');
@@ -434,7 +434,7 @@ start($_, qq{CALL play('{@{[ join ',', @ways ]}}')}) for @players;
 start($administrator, 'CALL administer()');
 start($sweep, 'CALL sweep()');
 
-# Meanwhile backends stand still, wherever they are.
+# Meanwhile backends are stopped, wherever they are.
 my $end = time + ($ENV{AL_HISTORY_SECONDS} || 0);
 for (my $stops = 0; time < $end || $stops < 6 || ask($watch, $enough) ne 't';)
 {
@@ -453,7 +453,7 @@ for (my $stops = 0; time < $end || $stops < 6 || ask($watch, $enough) ne 't';)
 	usleep(20_000);
 }
 ask($watch, q{SELECT nextval('enough')});
-is(answer($_), '', 'a session ends well') for (@players, $administrator, $sweep);
+is(answer($_), '', 'a session ends without error') for (@players, $administrator, $sweep);
 end(@players, $administrator, $sweep);
 
 foreach (@ways)
@@ -467,7 +467,7 @@ SELECT (SELECT count(*) FROM acknowledged WHERE way = '$way'), (SELECT sum(value
 	note "$way: acknowledged|sum|late|refused $counts";
 	if ($way eq 'unguarded')
 	{
-		is(ask($watch, q{SELECT count(*) FROM refused WHERE way = 'unguarded' AND (error <> '40001' OR level = 'read committed')}), '0', 'unguarded: no round is refused, but by PostgreSQL at REPEATABLE READ');
+		is(ask($watch, q{SELECT count(*) FROM refused WHERE way = 'unguarded' AND (error <> '40001' OR level = 'read committed')}), '0', 'unguarded: no round is refused, except by PostgreSQL at REPEATABLE READ');
 		cmp_ok($sum, '<', $all, '... and updates are lost');
 		next;
 	}
@@ -476,11 +476,11 @@ SELECT t.id, t.value, t.version, count(a.*) FROM $way t LEFT JOIN acknowledged a
 WHERE t.id < 10 GROUP BY 1 HAVING t.value <> count(a.*) OR t.version <> count(a.*)}), '', "$way: no counter has lost an update");
 	is( ask($watch, qq{
 (SELECT id, element FROM ${way}_item WHERE id < 10 EXCEPT ALL SELECT id, element FROM acknowledged WHERE way = '$way')
-UNION ALL (SELECT id, element FROM acknowledged WHERE way = '$way' EXCEPT ALL SELECT id, element FROM ${way}_item)}), '', '... the set has what was acknowledged, and no more');
+UNION ALL (SELECT id, element FROM acknowledged WHERE way = '$way' EXCEPT ALL SELECT id, element FROM ${way}_item)}), '', '... the set has the acknowledged elements, and no others');
 	is( ask($watch, qq{SELECT string_agg(DISTINCT error, ' ') FROM refused WHERE way = '$way' AND level = 'read committed'}),
-		$refusal{$way}, '... refusals are right');
+		$refusal{$way}, '... refusals have the right SQLSTATE');
 	is( ask($watch, qq{SELECT DISTINCT error FROM refused WHERE way = '$way' AND error NOT IN ('$refusal{$way}', '40001')}),
-		'', '... at REPEATABLE READ, too');
+		'', '... also at REPEATABLE READ');
 }
 is( ask($watch, q{SELECT count(*) FROM refused JOIN written USING (way, id, element)}), '0', 'a refused write leaves nothing');
 is(fallen_tokens(q{way <> 'unguarded'}), '0', 'tokens rise in the order of the commits');
@@ -488,7 +488,7 @@ is(fallen_tokens(q{way <> 'unguarded'}), '0', 'tokens rise in the order of the c
 # Afterwards
 poll($watch, q{SELECT count(*) = 0 FROM lock_status()});
 is( ask($watch, q{SELECT bool_and((lock_try_acquire(w || ':' || k)).acquired) FROM unnest('{guarded,asserted,fenced}'::text[]) w, generate_series(1, 2) k}),
-	't', 'every key can be had');
+	't', 'every key can be acquired');
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... no claim is left');
 end($watch);
 $node->stop;

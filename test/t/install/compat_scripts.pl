@@ -1,17 +1,17 @@
-# The scripts of sql/compat, all of them, as files and as what they make.
+# The scripts of sql/compat: their installation, and the objects that they create.
 #
-# Properties: make install installs each, make uninstall leaves nothing; without the
-# extension, a script fails, says what to do, and makes nothing; with it, in any schema, it
-# works for a role that is no superuser and may create in its schema only; it may be run
-# again, and after DROP EXTENSION ... CASCADE, with the extension in another schema, and
-# makes the same each time, and loses no row; pg_dump and pg_restore bring back the same,
-# which works; everything that it makes has a comment; nobody but its owner may write to
-# any relation of it, unless granted; it takes over nothing that belongs to another role.
+# Properties: make install installs each script, make uninstall leaves none; without the
+# extension, a script fails, says what to do, and creates nothing; with it, in any schema, it
+# works for a role that is no superuser and may create objects in its own schema only; it may
+# be run again, also after DROP EXTENSION ... CASCADE, with the extension in another schema,
+# creates the same each time, and loses no row; pg_dump and pg_restore bring back the same
+# objects, which work; every object has a comment; only its owner may write to
+# a relation, unless others are granted that; the script takes over no object of another role.
 #
 # Turns red when: a script is left out of the Makefile; a name is not qualified or not
-# quoted; CREATE is without OR REPLACE or IF NOT EXISTS; a body names something that
-# a restore makes later; a script needs a right that it does not tell of; its check of
-# owners leaves a name out.
+# quoted; CREATE is without OR REPLACE or IF NOT EXISTS; a body names an object that
+# a restore creates later; a script needs a right that its documentation does not name; its
+# check of owners leaves out a name.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,8 +21,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# What a script needs beyond -v schema, what there has to be before or after it, and what
-# shows that it works, with the answer
+# For each script: its options besides -v schema, the SQL that must run before or after it, and
+# a statement that shows that it works, with the answer
 my %with = (
 	forrst => {
 		works => q{SELECT app.lock_forrst('{"protocol": {"name": "forrst"}, "id": "r", "call": {"function": "f"}, "extensions":
@@ -59,10 +59,10 @@ my @names = map { m{([^/]+)\.sql$} } sort glob("$source/*.sql");
 my $tmp = $PostgreSQL::Test::Utils::tmp_check;
 
 cmp_ok(scalar @names, '>=', 1, 'there are scripts');
-is_deeply([ map { m{([^/]+)$} } sort glob("$installed/*") ], [ map { "$_.sql" } @names ], 'all of them are installed, and nothing else');
-is(slurp_file("$installed/$_.sql"), slurp_file("$source/$_.sql"), "$_ as it is in the source") foreach @names;
+is_deeply([ map { m{([^/]+)$} } sort glob("$installed/*") ], [ map { "$_.sql" } @names ], 'every script is installed, and nothing else');
+is(slurp_file("$installed/$_.sql"), slurp_file("$source/$_.sql"), "$_ equals the source") foreach @names;
 
-# Not as part of the make that runs this
+# Not as part of the make that runs this test
 {
 	delete local @ENV{qw(MAKEFLAGS MAKELEVEL MFLAGS)};
 	my @make = ('make', '-s', '-C', "$source/../..", 'PG_CONFIG=' . (qx(pg_config --bindir) =~ s/\n//r) . '/pg_config', 'with_llvm=no', "DESTDIR=$tmp/compat_dest");
@@ -71,7 +71,7 @@ is(slurp_file("$installed/$_.sql"), slurp_file("$source/$_.sql"), "$_ as it is i
 	command_ok([ @make, 'install' ], 'make install');
 	is(scalar(grep { m{/extension/atomic_lock/(\w+)\.sql$} } $there->()), scalar @names, '... with the scripts');
 	command_ok([ @make, 'uninstall' ], 'make uninstall');
-	is_deeply([ $there->() ], [], '... leaves none, nor anything else');
+	is_deeply([ $there->() ], [], '... leaves no file');
 }
 
 my $node = PostgreSQL::Test::Cluster->new('compat');
@@ -80,7 +80,7 @@ $node->append_conf('postgresql.conf', "autovacuum = off\nfsync = off\n");
 $node->start;
 $node->safe_psql('postgres', 'CREATE ROLE "Installer" LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE planter; GRANT planter TO "Installer"');
 
-# Run a script as the role Installer: whether it succeeds, and what it says
+# Run a script as the role Installer; returns whether it succeeds, and its messages
 sub script
 {
 	my ($name, $db, @options) = @_;
@@ -89,7 +89,7 @@ sub script
 	return ($ok, $err =~ s/^psql:\S+ NOTICE: .*\n//mgr);
 }
 
-# What there is in the schema, as pg_dump writes it, with all schemas of the extension called alike
+# The objects in the schema, as pg_dump writes them, with one name for all schemas of the extension
 sub made
 {
 	my ($db) = @_;
@@ -101,7 +101,7 @@ sub made
 	return $out;
 }
 
-# What the extension's owner grants to a role that runs scripts
+# Create the extension, and grant what a role that runs scripts needs
 sub prepare
 {
 	my ($db, $schema) = @_;
@@ -113,7 +113,7 @@ GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON $schema.app
 	return;
 }
 
-# plproxy.sql makes nothing, but prints a script for other servers, which cluster/facade runs.
+# plproxy.sql creates nothing, but prints a script for other servers, which cluster/facade runs.
 foreach my $name (grep { $_ ne 'plproxy' } @names)
 {
 	my $db = "db_$name";
@@ -136,17 +136,17 @@ foreach my $name (grep { $_ ne 'plproxy' } @names)
 	($ok, $err) = script($name, $db);
 	ok(!$ok, "$name: without the extension it fails");
 	like($err, qr/ERROR: .*\batomic_lock"? is not installed in this database\n.*HINT: .*CREATE EXTENSION atomic_lock/, '... and says what to do');
-	is(made($db), $empty, '... and makes nothing');
+	is(made($db), $empty, '... and creates nothing');
 
 	prepare($db, '"Odd ""locks"""');
 	($ok, $err) = script($name, $db);
-	ok($ok, "$name: a role that is no superuser, and creates in its schema alone") or diag($err);
-	is($err, '', '... hears of nothing');
+	ok($ok, "$name: a role that is no superuser, and may create objects in its own schema only, runs it") or diag($err);
+	is($err, '', '... without a message');
 	$node->safe_psql($db, $with{$name}{after}, extra_params => [ '-U', 'Installer' ]) if $with{$name}{after};
 	is($works->($db), $with{$name}{answer}, '... and it works');
 	my $made = made($db);
-	is(join(',', script($name, $db)), '1,', "$name: a second time");
-	is(made($db), $made, '... makes the same, and keeps the rows');
+	is(join(',', script($name, $db)), '1,', "$name: the script runs a second time");
+	is(made($db), $made, '... creates the same, and keeps the rows');
 
 	is( $node->safe_psql($db, q{
 SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'app'::regnamespace AND c.relkind IN ('r', 'v') AND obj_description(c.oid, 'pg_class') IS NULL
@@ -155,25 +155,25 @@ UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace =
 	is( $node->safe_psql($db, q{
 SELECT oid::regclass, p FROM pg_class, unnest('{INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) p
 WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND has_table_privilege('stranger', oid, p)}),
-		'', "$name: nobody else may write");
+		'', "$name: a role without grants may not write");
 
-	# In a dump, restored without superuser's help but for the extension
+	# A dump is restored; only the extension needs a superuser
 	$node->command_ok([ 'pg_dump', '-Fc', '-f', "$tmp/$db.dump", '-d', $node->connstr($db) ], "$name: dump");
 	$node->safe_psql('postgres', "CREATE DATABASE restored_$name");
 	$node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr("restored_$name"), "$tmp/$db.dump" ], '... restore');
-	is(made("restored_$name"), $made, '... brings back the same');
-	is($works->("restored_$name"), $with{$name}{answer}, '... which works');
+	is(made("restored_$name"), $made, '... brings back the same objects');
+	is($works->("restored_$name"), $with{$name}{answer}, '... which work');
 
-	# The extension comes back elsewhere.
+	# The extension is created again, in another schema.
 	$node->safe_psql($db, 'SET client_min_messages = warning; DROP EXTENSION atomic_lock CASCADE');
 	is((script($name, $db))[0], '', "$name: without the extension it fails again");
 	prepare($db, 'other');
 	is(join(',', script($name, $db)), '1,', '... and works with one in another schema');
-	is(made($db) =~ s/^SET .*\n//mgr, $made =~ s/^SET .*\n//mgr, '... makes the same, and keeps the rows');
+	is(made($db) =~ s/^SET .*\n//mgr, $made =~ s/^SET .*\n//mgr, '... creates the same, and keeps the rows');
 	is($works->($db), $with{$name}{answer}, '... and it works');
 
-	# Each thing that it makes belongs to a role of which Installer is a member: all
-	# statements of the script would succeed, and leave it to that role.
+	# Each object in turn belongs to a role that Installer is a member of: all
+	# statements of the script would succeed, and leave the object to that role.
 	foreach my $planted (split /\n/, $node->safe_psql($db, q{
 SELECT CASE relkind WHEN 'v' THEN 'VIEW ' ELSE 'TABLE ' END || oid::regclass FROM pg_class
 WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND relname <> 'session'
@@ -181,8 +181,8 @@ UNION ALL SELECT 'ROUTINE ' || oid::regprocedure FROM pg_proc WHERE pronamespace
 	{
 		$node->safe_psql($db, "ALTER $planted OWNER TO planter");
 		($ok, $err) = script($name, $db);
-		ok(!$ok, "$name: $planted of somebody else is not taken over");
-		like($err, qr/ERROR: .* belongs to another role\n/, '... and it says so');
+		ok(!$ok, "$name: $planted of another role is not taken over");
+		like($err, qr/ERROR: .* belongs to another role\n/, '... and the error says so');
 		$node->safe_psql($db, "ALTER $planted OWNER TO \"Installer\"");
 	}
 }

@@ -1,15 +1,15 @@
-# Installing, preloading, dropping, and other people's objects.
+# Installing, preloading, dropping, and objects of other roles.
 #
 # Properties: everything works with and without preload; settings obey their
-# contexts; databases are apart; a session that used the extension lives
-# through DROP, CREATE in the same or another schema, and renaming the schema;
-# CREATE EXTENSION takes over nothing that somebody has made before it, and no
-# object of a caller is used in place of the extension's.
+# contexts; databases are independent; a session that used the extension continues
+# after DROP, CREATE in the same or another schema, and a rename of the schema;
+# CREATE EXTENSION takes over no object that was created before it, and never uses an
+# object of a caller in place of its own.
 #
-# Turns red when: OIDs are remembered over DROP and CREATE; claims do not tell
-# databases apart; the script says OR REPLACE or IF NOT EXISTS, or quotes the
-# schema's name; C code or functions look through search_path; a setting that
-# belongs to the superuser is believed before the library is loaded.
+# Turns red when: OIDs are remembered over DROP and CREATE; claims do not distinguish
+# databases; the script has OR REPLACE or IF NOT EXISTS, or quotes the
+# schema's name; C code or functions use search_path; the value of a superuser's
+# setting is believed that was set before the library was loaded.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,15 +30,15 @@ my $ttl = q{SELECT expires_at - acquired_at FROM lock_acquire('ttl', owner => 'm
 # Without and with preload
 #
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
-is($node->safe_psql('postgres', $ttl), '00:07:00', 'not preloaded: settings of postgresql.conf count in the first call');
+is($node->safe_psql('postgres', $ttl), '00:07:00', 'not preloaded: settings of postgresql.conf apply to the first call');
 is($node->safe_psql('postgres', q{SELECT lock_release('ttl', 'me')}), 't', 'not preloaded: release');
 $node->safe_psql('postgres', q{SELECT lock_acquire('kept', '1 hour', 'me')});
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\n");
 $node->restart;
-# Not one that postgresql.conf sets: that can be shown without the library, too.
+# Not a setting in postgresql.conf: SHOW knows those without the library, too.
 is($node->safe_psql('postgres', 'SHOW atomic_lock.max_ttl'), '1d', 'preloaded: settings are there before any call');
-is($node->safe_psql('postgres', $ttl), '00:07:00', '... and count');
-is($node->safe_psql('postgres', q{SELECT lock_is_held('kept', 'me')}), 't', '... leases are as they were');
+is($node->safe_psql('postgres', $ttl), '00:07:00', '... and apply');
+is($node->safe_psql('postgres', q{SELECT lock_is_held('kept', 'me')}), 't', '... leases are unchanged');
 is($node->safe_psql('postgres', q{SELECT lock_release('kept', 'me'), lock_release('ttl', 'me')}), 't|t', '... release');
 is( $node->safe_psql(
 		'postgres', q{
@@ -59,18 +59,18 @@ $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lock_status()}) o
 $node->append_conf('postgresql.conf', "atomic_lock.sweep_batch = 2\natomic_lock.released_retention = '1d'\n");
 $node->reload;
 poll($session, q{SELECT current_setting('atomic_lock.sweep_batch') = '2'});
-is(ask($session, 'SELECT lock_sweep()'), '2', '... sees the new value, which counts');
+is(ask($session, 'SELECT lock_sweep()'), '2', '... sees the new value, which applies');
 is(ask($session, 'SELECT lock_sweep()'), '1', '... also for the next batch');
 is(ask($session, 'SHOW atomic_lock.released_retention'), '1d', '... like the other one');
 is(sqlstate($node, q{SET atomic_lock.sweep_batch = 5}), '55P02', 'SET is refused');
 $session->quit;
 
 #
-# Settings that are the superuser's.  Without preload the library comes after
-# the SET, and has to judge what it finds.
+# Settings that belong to the superuser.  Without preload the library is loaded after
+# the SET, and has to judge the value that it finds.
 #
-# Each call is more than that limit allows, and nothing but it is in its way, as
-# a superuser shows, who can set it.
+# Each call exceeds only that limit, and has no other obstacle, as
+# the call of a superuser shows, who can set it.
 #
 $node->safe_psql('postgres', q{CREATE ROLE regress_user LOGIN; SELECT lock_grant_access('regress_user', 'user')});
 my @limited = (
@@ -99,21 +99,21 @@ $node->safe_psql('postgres', 'CREATE DATABASE other TEMPLATE postgres');
 my $here = $node->background_psql('postgres', on_error_stop => 0);
 my $there = $node->background_psql('other', on_error_stop => 0);
 ask($here, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'me')});
-is(ask($there, q{SELECT (lock_try_acquire('k', '1 hour', 'you')).status}), 'acquired', 'another database: a claim does not meet');
+is(ask($there, q{SELECT (lock_try_acquire('k', '1 hour', 'you')).status}), 'acquired', 'a claim has no effect in another database');
 ask($here, 'COMMIT');
-is(ask($here, q{SELECT lock_holder('k') IS NOT NULL, lock_is_held('k', 'me'), lock_is_held('k', 'you')}), 't|t|f', '... nor does a lease');
-is(ask($there, q{SELECT lock_try_release('k', 'me'), lock_release_all('me'), lock_is_held('k', 'you')}), 'not_owner|0|t', '... nor does a release');
-is(ask($there, q{SELECT count(*) FROM lock_status()}), '1', '... nor does the status');
-is(ask($there, q{SELECT force_release('k', 'test')}), 't', '... nor does force_release');
-is(ask($here, q{SELECT lock_is_held('k', 'me')}), 't', '... the lease here is still there');
+is(ask($here, q{SELECT lock_holder('k') IS NOT NULL, lock_is_held('k', 'me'), lock_is_held('k', 'you')}), 't|t|f', '... nor has a lease');
+is(ask($there, q{SELECT lock_try_release('k', 'me'), lock_release_all('me'), lock_is_held('k', 'you')}), 'not_owner|0|t', '... nor has a release');
+is(ask($there, q{SELECT count(*) FROM lock_status()}), '1', '... lock_status shows only locks of its database');
+is(ask($there, q{SELECT force_release('k', 'test')}), 't', '... force_release ends the lease there');
+is(ask($here, q{SELECT lock_is_held('k', 'me')}), 't', '... and not the lease here');
 $there->quit;
 $node->safe_psql('postgres', 'DROP DATABASE other');
 
 #
-# DROP and CREATE under a session that used it
+# DROP and CREATE while a session uses the extension
 #
 ask($here, q{PREPARE try AS SELECT (lock_try_acquire('k', '1 hour', 'me')).status});
-is(ask($here, 'EXECUTE try'), 'reacquired', 'a session that uses it');
+is(ask($here, 'EXECUTE try'), 'reacquired', 'a session that uses the extension');
 $node->safe_psql('postgres', 'DROP EXTENSION atomic_lock');
 foreach my $sql ('EXECUTE try', q{SELECT lock_acquire('k')}, 'SELECT * FROM lock_status()')
 {
@@ -122,15 +122,15 @@ foreach my $sql ('EXECUTE try', q{SELECT lock_acquire('k')}, 'SELECT * FROM lock
 	$here->{stderr} = '';
 }
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
-is(ask($here, 'EXECUTE try'), 'acquired', '... and CREATE: it works again, and the lease is gone');
+is(ask($here, 'EXECUTE try'), 'acquired', '... and after CREATE EXTENSION the session works again, and the lease is gone');
 is(ask($here, q{SELECT lock_release('k', 'me')}), 't', '... release');
 ask($here, 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
 is(ask($here, 'EXECUTE try'), 'acquired', '... dropped and created by the session itself');
 is( ask($here, q{BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; SELECT (lock_acquire('in', '1 hour', 'me')).status; ROLLBACK}),
 	'acquired', '... in a transaction');
-is(ask($here, 'EXECUTE try'), 'reacquired', '... that is rolled back: all is as before');
+is(ask($here, 'EXECUTE try'), 'reacquired', '... which is rolled back: the lease is held');
 
-# DROP waits for a transaction that uses it.
+# DROP waits for a transaction that uses the extension.
 ask($here, q{BEGIN; SELECT lock_acquire('busy')});
 is(sqlstate($node, q{SET lock_timeout = '50ms'; DROP EXTENSION atomic_lock}), '55P03', 'DROP EXTENSION waits for a transaction that has a grant');
 ask($here, 'COMMIT');
@@ -147,13 +147,13 @@ foreach my $schema ('plain', '"With Capitals"', $odd)
 	is(ask($here, "SELECT count(*) FROM ${schema}.lock_audit"), '1', '... audit');
 	$node->safe_psql('postgres', "SELECT ${schema}.lock_grant_access('regress_user', 'user')");
 	is($node->safe_psql('postgres', "SELECT (${schema}.lock_try_acquire('k')).status", extra_params => [ '-U', 'regress_user' ]), 'acquired', '... lock_grant_access');
-	is(sqlstate($node, "SELECT ${schema}.force_release('k', 'test')", 'postgres', '-U', 'regress_user'), '42501', '... and no more than that');
+	is(sqlstate($node, "SELECT ${schema}.force_release('k', 'test')", 'postgres', '-U', 'regress_user'), '42501', '... grants no more than the level');
 }
 ask($here, "ALTER SCHEMA $odd RENAME TO renamed");
-is(ask($here, q{SELECT (renamed.lock_acquire('renamed', '1 hour', 'me')).status}), 'acquired', 'the schema renamed');
-is(sqlstate($node, 'ALTER EXTENSION atomic_lock SET SCHEMA public'), '0A000', 'not relocatable');
+is(ask($here, q{SELECT (renamed.lock_acquire('renamed', '1 hour', 'me')).status}), 'acquired', 'the schema is renamed');
+is(sqlstate($node, 'ALTER EXTENSION atomic_lock SET SCHEMA public'), '0A000', 'the extension is not relocatable');
 
-# A half-hearted DBA
+# Changes to the table by a DBA
 ask($here, 'BEGIN; ALTER TABLE renamed.app_lock ADD COLUMN more int');
 $here->query(q{SELECT renamed.lock_acquire('more')});
 like($here->{stderr}, qr/ERROR:  definition of relation "app_lock" does not match this version of atomic_lock/, 'a changed table is refused');
@@ -161,14 +161,14 @@ $here->{stderr} = '';
 ask($here, 'ROLLBACK');
 ask($here, 'BEGIN; CREATE INDEX wrong ON renamed.app_lock (lower(key))');
 $here->query(q{SELECT renamed.lock_acquire('more')});
-like($here->{stderr}, qr/ERROR:  index "wrong" on table "app_lock" is not supported/, '... like an index that runs code');
+like($here->{stderr}, qr/ERROR:  index "wrong" on table "app_lock" is not supported/, '... as is an index that runs code');
 $here->{stderr} = '';
 ask($here, 'ROLLBACK');
-is(ask($here, q{SELECT (renamed.lock_acquire('more', '1 hour', 'me')).status}), 'acquired', '... and without them it goes on');
+is(ask($here, q{SELECT (renamed.lock_acquire('more', '1 hour', 'me')).status}), 'acquired', '... without these changes the table is used again');
 ask($here, 'DROP EXTENSION atomic_lock');
 
 #
-# An attacker was there first
+# An attacker has created objects before the extension
 #
 my $public = $node->safe_psql('postgres', q{GRANT CREATE ON SCHEMA public TO regress_user; SELECT 1});
 my $objects = q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'
@@ -202,10 +202,10 @@ my %traps = (
 foreach my $trap (sort keys %traps)
 {
 	$node->safe_psql('postgres', $traps{$trap}, extra_params => [ '-U', 'regress_user' ]);
-	like(sqlstate($node, 'CREATE EXTENSION atomic_lock'), qr/^(42P07|42710|42723)$/, "CREATE EXTENSION refuses a foreign $trap");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'}), '0', '... and is not there');
+	like(sqlstate($node, 'CREATE EXTENSION atomic_lock'), qr/^(42P07|42710|42723)$/, "CREATE EXTENSION fails beside a foreign $trap");
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'}), '0', '... the extension does not exist');
 	$node->safe_psql('postgres', "DROP $trap");
-	is($node->safe_psql('postgres', $objects), $nothing, '... nor any part of it');
+	is($node->safe_psql('postgres', $objects), $nothing, '... nor does any part of it');
 }
 
 #
@@ -234,7 +234,7 @@ SELECT lock_revoke_access('regress_user', 'user'), lock_grant_access('regress_us
 SELECT pg_catalog.has_function_privilege('regress_user', 'locks.lock_holder(text)', 'EXECUTE');
 }), "acquired\nacquired\nf|t\n0|2|f\nt\n|\nt", 'search_path, temporary objects and operators of a caller change nothing');
 
-# A trigger, a rule or row security on the table run nobody's code.
+# A trigger, a rule or row security on the table runs no code.
 is( $node->safe_psql(
 		'postgres', q{
 CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ran'; END $$;
@@ -242,7 +242,7 @@ CREATE TRIGGER boom BEFORE INSERT OR UPDATE OR DELETE ON locks.app_lock FOR EACH
 ALTER TABLE locks.app_lock ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 SELECT (locks.lock_acquire('t', '1 hour', 'me')).status, locks.lock_release('t', 'me');
 SELECT (locks.lock_try_acquire('k', '1 hour', 'she')).status;
--- for a superuser there is no row security
+-- row security does not apply to a superuser
 SET SESSION AUTHORIZATION regress_user;
 SELECT (locks.lock_acquire('t', '1 hour', 'me')).status, locks.lock_release('t', 'me');
 SELECT (locks.lock_try_acquire('k', '1 hour', 'she')).status;

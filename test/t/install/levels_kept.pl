@@ -1,15 +1,15 @@
 # Access levels over updates of the extension, dumps, and the end of a role.
 #
-# Needs an installation that can be copied, for a version that there is not.
+# Needs an installation that can be copied, for a version that does not exist.
 #
-# Properties: what an update script makes is for the roles that have its level, for
-# nobody else, and for nobody by ALTER DEFAULT PRIVILEGES; what was granted by hand
-# stays, and is no level; a dump has all of it; a role whose levels are taken back
+# Properties: objects that an update script creates are granted to the roles that have their
+# level, and to no other role, also not by ALTER DEFAULT PRIVILEGES; grants by hand
+# stay, and are no level; a dump contains all of them; a role whose levels are revoked
 # can be dropped, by an owner of the database who is no superuser; such an owner can
-# restore the dump of a superuser, with all of it but levels, and tokens rise.
+# restore the dump of a superuser, with everything but levels, and tokens rise.
 #
 # Turns red when: the grants of an update script count as parts of the extension;
-# new functions are for PUBLIC; USAGE on the schema stays; restoring needs more
+# new functions are granted to PUBLIC; USAGE on the schema stays; restoring needs more
 # than the documents say.
 
 use strict;
@@ -32,7 +32,7 @@ sub psql
 	return $node->safe_psql($db, $sql, extra_params => \@params);
 }
 
-# Who but the owner may do what with parts of the extension, and its schema
+# The rights of roles other than the owner on parts of the extension, and its schema
 my $rights = q{
 	SELECT a.grantee::regrole, string_agg(o.name || ' ' || lower(a.privilege_type), ', ' ORDER BY o.name COLLATE "C", a.privilege_type)
 	FROM (SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text, proowner, proacl FROM pg_proc p
@@ -48,7 +48,7 @@ sub rights
 }
 
 #
-# A new version: a function of each level, a view, one that is nobody's, and a new argument
+# A new version: a function of each level, a view, a function without a level, and a new argument
 #
 psql('postgres', q{
 CREATE ROLE clerk; CREATE ROLE watcher; CREATE ROLE boss; CREATE ROLE "All "" three"; CREATE ROLE hand; CREATE ROLE nobody;
@@ -90,8 +90,8 @@ put_library(build_library($bin, '1.1'), $lib);
 my %before = rights('shop');
 psql('shop', 'ALTER EXTENSION atomic_lock UPDATE');
 my %after = rights('shop');
-is(scalar(grep { s/lock_stats_reset\(boolean\)/lock_stats_reset()/ } values %after), 3, 'a function with a new argument is as the former one');
-is(join(' ', sort keys %after), join(' ', sort keys %before), 'an update gives access to nobody who has none');
+is(scalar(grep { s/lock_stats_reset\(boolean\)/lock_stats_reset()/ } values %after), 3, 'a function with a new argument has the grants of the former one');
+is(join(' ', sort keys %after), join(' ', sort keys %before), 'an update gives access to no role that has none');
 foreach my $role (sort keys %after)
 {
 	my @new = grep { /new/ } map { s/"Locks"\.//gr } $after{$role} =~ /("Locks"\.\w+(?:\([^)]*\))? \w+)/g;
@@ -102,15 +102,15 @@ foreach my $role (sort keys %after)
 		dbo => 'lock_new_admin() execute',
 		'"All "" three"' => 'lock_new select, lock_new_admin() execute, lock_new_monitor() execute, lock_new_user() execute');
 
-	is(join(', ', @new), $expected{$role} // '', "what is new for $role");
-	is($after{$role} =~ s/, "Locks"\.lock_new\w*(?:\(\))? \w+//gr, $before{$role}, '... the rest is as it was');
+	is(join(', ', @new), $expected{$role} // '', "new rights of $role");
+	is($after{$role} =~ s/, "Locks"\.lock_new\w*(?:\(\))? \w+//gr, $before{$role}, '... the other rights are unchanged');
 }
 psql('shop', 'ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM nobody; ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM nobody; ALTER DEFAULT PRIVILEGES REVOKE ALL ON SEQUENCES FROM nobody');
 is(psql('shop', q{SELECT count(*) FROM pg_init_privs i, aclexplode(i.initprivs) a WHERE a.grantee IN (SELECT oid FROM pg_roles WHERE rolname !~ '^pg_' AND NOT rolsuper)}),
 	'0', 'no grant of the site is a part of the extension');
 
 #
-# A dump has it all, and a superuser restores it.
+# A dump contains everything, and a superuser restores it.
 #
 psql('shop', q{SELECT "Locks".lock_acquire('k', '1 hour', 'o'); SELECT "Locks".force_release('k', 'for the record');
 	CREATE TABLE orders (id int); ALTER TABLE orders OWNER TO dbo; INSERT INTO orders VALUES (42)});
@@ -118,13 +118,13 @@ my $dump = "$PostgreSQL::Test::Utils::tmp_check/levels.dump";
 $node->command_ok([ 'pg_dump', '--no-sync', '-Fc', '-f', $dump, 'shop' ], 'pg_dump');
 psql('postgres', 'CREATE DATABASE copy');
 $node->command_ok([ 'pg_restore', '-e', '-d', 'copy', $dump ], 'restored by a superuser');
-is(psql('copy', $rights), psql('shop', $rights), '... all rights are as they were');
+is(psql('copy', $rights), psql('shop', $rights), '... with all rights');
 is(psql('copy', 'SELECT * FROM "Locks".lock_audit'), psql('shop', 'SELECT * FROM "Locks".lock_audit'), '... and the audit trail');
 
-# By the owner of the database, who then grants levels again
+# The owner of the database restores it, and would then grant levels again.
 psql('postgres', 'CREATE DATABASE owned OWNER dbo');
 $node->command_ok([ 'pg_restore', '-e', '-O', '-x', '-U', 'dbo', '-d', 'owned', $dump ], 'restored by the owner of the database');
-is(psql('owned', 'SELECT * FROM "Locks".lock_audit'), psql('shop', 'SELECT * FROM "Locks".lock_audit'), '... the audit trail');
+is(psql('owned', 'SELECT * FROM "Locks".lock_audit'), psql('shop', 'SELECT * FROM "Locks".lock_audit'), '... with the audit trail');
 is(psql('owned', 'SELECT * FROM orders'), '42', '... and data');
 cmp_ok(psql('owned', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '>', psql('shop', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '... tokens rise');
 

@@ -1,22 +1,22 @@
-# The way from this version to the next, as a DBA goes it: the package, a restart,
-# ALTER EXTENSION in each database; and with a standby, and from a dump.
+# The update from this version to the next, as a DBA does it: the package, a restart,
+# ALTER EXTENSION in each database; with a standby, and from a dump.
 #
-# Needs an installation that can be copied, for a version that there is not.
+# Needs an installation that can be copied, for a version that does not exist.
 #
-# Properties: leases, shared ones, those of sessions, places in line and offers, guards,
+# Properties: leases, shared ones, those of sessions, tickets and offers, guards,
 # policies and their roles, history, audit, levels, rights that were granted by hand,
-# settings and prepared transactions are after each step what they were before it; until
-# the restart all goes on as before; from the restart to the update nothing of it changes
-# hands, and what is guarded is not written; after the update owners go on, others are
-# refused, the line moves, and what is new is there, for the roles that have its level;
-# no token falls; an owner of the extension who is no superuser can update it; an
-# extension that was updated is what one is that was created anew; a standby whose library
-# is older than what it replays says so until it is restarted, and can then be promoted; a
+# settings and prepared transactions are the same before and after each step; until
+# the restart every call works as before; from the restart to the update no lock changes
+# its owner, and guarded tables cannot be written; after the update owners keep their locks,
+# others are refused, the line moves, and new objects exist, for the roles that have their
+# level; no token falls; an owner of the extension who is no superuser can update it; an
+# updated extension equals one that was created anew; a standby whose library
+# is older than the extension says so until it is restarted, and can then be promoted; a
 # dump of the former version restores as the new one.
 #
-# Turns red when: an update script does not begin and end as it has to; a column at the
-# end of app_lock is more than the library can do; something that has to survive is in
-# shared memory, or named by the OID of something that a script replaces.
+# Turns red when: an update script does not begin and end as it has to; the library cannot
+# handle a new column at the end of app_lock; state that has to survive is stored in
+# shared memory, or by the OID of an object that a script replaces.
 
 use strict;
 use warnings FATAL => 'all';
@@ -44,7 +44,7 @@ atomic_lock.sweep_interval = 0
 });
 $node->start;
 
-# What a role is told in a database, or the SQLSTATE of its error
+# The answer to a role in a database, or the SQLSTATE of its error
 sub as
 {
 	my ($role, $sql, $db) = @_;
@@ -54,7 +54,7 @@ sub as
 }
 my $dba = $node->safe_psql('postgres', 'SELECT current_user');
 
-# What must stay as it is
+# The state that must stay the same
 my %kept = (
 	leases => q{SELECT fencing_token, acquired_at, expires_at, ttl_us, slot, mode, role::regrole, key, released, holder, owner, owner_hash, meta, pid, backend_start FROM app_lock WHERE key <> 'session' ORDER BY key, slot},
 	places => q{SELECT * FROM app_lock_queue ORDER BY key, ticket},
@@ -78,7 +78,7 @@ sub look
 	return map { $_ => as($dba, $kept{$_}, $db) } keys %kept;
 }
 
-# Everything that the extension consists of
+# All parts of the extension
 my $definition = q{
 SELECT pg_describe_object(d.classid, d.objid, 0), obj_description(d.objid, d.classid::regclass::name), CASE d.classid
 	WHEN 'pg_proc'::regclass THEN (SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '-') FROM pg_proc WHERE oid = d.objid)
@@ -96,7 +96,7 @@ ORDER BY 1};
 my $try = q{SELECT status FROM lock_try_acquire('order:1', '1 hour', 'eve')};
 
 #
-# Before
+# The former version
 #
 as($dba, 'CREATE DATABASE shop', 'postgres');
 as($dba, q{
@@ -125,11 +125,11 @@ SELECT status FROM lock_acquire('released', '1 day', 'ann');
 SELECT lock_release('released', 'ann');
 BEGIN; SELECT status FROM lock_acquire('prepared', '1 day', 'ann'); PREPARE TRANSACTION 'acquired';
 BEGIN; SELECT lock_release('line:one', 'ann'); PREPARE TRANSACTION 'released';
-}), join("\n", ('acquired') x 5, 'queued|1', 'queued|2', 'queued|1', 't', ('acquired') x 3, 't', 'acquired', 't'), 'what is locked');
-is(as('boss', q{SELECT force_release('forced', 'is ill')}), 't', '... and forced');
+}), join("\n", ('acquired') x 5, 'queued|1', 'queued|2', 'queued|1', 't', ('acquired') x 3, 't', 'acquired', 't'), 'locks and tickets of the former version');
+is(as('boss', q{SELECT force_release('forced', 'is ill')}), 't', '... and a forced release');
 as($dba, q{CREATE ROLE dbo LOGIN}, 'postgres');
 as($dba, 'CREATE DATABASE owned OWNER dbo', 'postgres');
-is(as('dbo', q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 day', 'o')}, 'owned'), 'acquired', 'an extension whose owner is no superuser');
+is(as('dbo', q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 day', 'o')}, 'owned'), 'acquired', 'an extension with an owner who is no superuser');
 my $token = as($dba, q{SELECT last_value FROM app_lock_fence});
 my %before = look('shop');
 unlike($before{$_}, qr/^(\w{5}|failed.*|)\z/, "there are $_") foreach sort keys %before;
@@ -141,7 +141,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby', @install);
 $standby->init_from_backup($node, 'base', has_streaming => 1);
 $standby->start;
 my $session = session($node, 'Session', 'shop');
-is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'dan', lifetime => 'session')}), 'acquired', 'a lock of a session');
+is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'dan', lifetime => 'session')}), 'acquired', 'a lock with lifetime session');
 
 sub unchanged
 {
@@ -154,13 +154,13 @@ sub unchanged
 }
 
 #
-# The package is there
+# The new package is installed.
 #
 next_scripts($share);
 put_library($library, $lib);
-is(as('clerk', $try), 'held', 'the new package, no restart: all goes on');
+is(as('clerk', $try), 'held', 'the new package, no restart: calls work as before');
 is(as($dba, 'ALTER EXTENSION atomic_lock UPDATE'), '55000', '... the update has to wait for the restart');
-is(as('clerk', q{SELECT lock_is_held('order:1', 'ann')}), 't', '... and leaves nothing behind');
+is(as('clerk', q{SELECT lock_is_held('order:1', 'ann')}), 't', '... and changes nothing');
 unchanged('before the restart');
 
 #
@@ -168,55 +168,55 @@ unchanged('before the restart');
 #
 $node->restart;
 is(as('clerk', $_), '55000', "restarted: $_") foreach $try, q{SELECT lock_extend_all('ann')}, q{UPDATE orders SET note = 'x' WHERE id = 2}, q{SELECT lock_enqueue('line:one', 'eve')};
-is(as('clerk', 'SELECT count(*) FROM orders'), '3', '... what is guarded can be read');
+is(as('clerk', 'SELECT count(*) FROM orders'), '3', '... guarded tables can be read');
 unchanged('restarted');
-like(as($dba, q{SELECT string_agg(gid, ' ' ORDER BY gid) FROM pg_prepared_xacts}), qr/^acquired released$/, '... prepared transactions are there');
+like(as($dba, q{SELECT string_agg(gid, ' ' ORDER BY gid) FROM pg_prepared_xacts}), qr/^acquired released$/, '... prepared transactions are still there');
 is(as($dba, q{SET lock_timeout = '100 ms'; ALTER EXTENSION atomic_lock UPDATE}), '55P03', '... the update waits for them');
-is(as($dba, q{COMMIT PREPARED 'acquired'}), '', '... which can be committed');
-is(as($dba, q{ROLLBACK PREPARED 'released'}), '', '... and rolled back');
+is(as($dba, q{COMMIT PREPARED 'acquired'}), '', '... one can be committed');
+is(as($dba, q{ROLLBACK PREPARED 'released'}), '', '... another rolled back');
 $before{leases} = as($dba, $kept{leases});
-like($before{leases}, qr/\|prepared\|f\|/, '... and are then');
+like($before{leases}, qr/\|prepared\|f\|/, '... and the committed lease is in the table');
 
 #
 # The update
 #
-is($standby->safe_psql('shop', q{SELECT lock_is_held('order:1', 'ann')}), 't', 'a standby, with the old library');
-is(as($dba, 'ALTER EXTENSION atomic_lock UPDATE'), '', 'the update');
-is(as($dba, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'}), '1.1', '... is there');
+is($standby->safe_psql('shop', q{SELECT lock_is_held('order:1', 'ann')}), 't', 'a standby with the old library');
+is(as($dba, 'ALTER EXTENSION atomic_lock UPDATE'), '', 'the update succeeds');
+is(as($dba, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'}), '1.1', '... and the extension has the new version');
 unchanged('updated');
 
 is(as('clerk', $try), 'held', '... others are refused');
 is(as('clerk', q{SELECT lock_is_held('order:1', 'ann'), lock_extend_all('ann'), lock_try_release('forced', 'ann'), lock_try_release('expired', 'ann'), lock_try_release('released', 'ann'), lock_try_release('session', 'dan')}),
-	't|4|forced|expired|already_released|expired', '... owners go on, and hear what has ended');
-is(as('clerk', q{SELECT status FROM lock_acquire('prepared', '1 day', 'ann')}), 'reacquired', '... with what was prepared, too');
-is(as('clerk', q{SELECT status FROM lock_try_acquire('few:k', '1 hour', 'eve', 'shared')}), 'held', '... policies hold');
-is(as('clerk', q{SELECT lock_acquire('bosses:k')}), '42501', '... also for roles');
+	't|4|forced|expired|already_released|expired', '... owners keep their locks, and hear which have ended');
+is(as('clerk', q{SELECT status FROM lock_acquire('prepared', '1 day', 'ann')}), 'reacquired', '... also a lease that was prepared');
+is(as('clerk', q{SELECT status FROM lock_try_acquire('few:k', '1 hour', 'eve', 'shared')}), 'held', '... policies apply');
+is(as('clerk', q{SELECT lock_acquire('bosses:k')}), '42501', '... also their roles');
 is(as('clerk', q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 1 RETURNING id}), '1', '... a guard lets the owner write');
-is(as('clerk', q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 2}), 'LK006', '... and nothing else');
+is(as('clerk', q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 2}), 'LK006', '... and no other row');
 is(as('clerk', q{SELECT status FROM lock_enqueue('line:two', 'bob'); SELECT lock_release('line:one', 'ann'); SELECT status FROM lock_try_acquire('line:one', owner => 'ann'); SELECT status, fencing_token > } . $token . q{ FROM lock_enqueue('line:one', 'bob')}),
 	"acquired\nt\nheld\nacquired|t", '... the line moves on, and tokens rise');
-is(as('clerk', q{SELECT expires_at - acquired_at FROM lock_acquire('new')}), '00:07:00', '... settings count');
-is(as('watcher', q{SELECT count(*) FROM lock_history WHERE key = 'line:one' AND ended_at IS NOT NULL}), '1', '... history goes on');
-is(as('clerk', q{SET atomic_lock.note = 'call me'; SELECT status FROM lock_acquire('noted', '1 day', 'ann'); SELECT lock_note('noted'), lock_note('order:1')}), "acquired\ncall me|", '... with a new setting, a new column, and a new function');
-is(as($_, q{SELECT lock_note('noted')}), '42501', "... which is not for $_") foreach ('watcher', 'boss', 'hand');
-is(as('hand', q{SELECT lock_holder('order:1')}), 'Ann', '... what was granted by hand is there');
-is(as('dbo', q{ALTER EXTENSION atomic_lock UPDATE; SELECT lock_is_held('k', 'o'), lock_note('k')}, 'owned'), 't|', 'the owner of the extension updates it, too, and has what is new');
-is(as('dbo', q{SELECT app_lock_begin_script()}, 'owned'), '42501', '... but does not begin scripts');
+is(as('clerk', q{SELECT expires_at - acquired_at FROM lock_acquire('new')}), '00:07:00', '... settings apply');
+is(as('watcher', q{SELECT count(*) FROM lock_history WHERE key = 'line:one' AND ended_at IS NOT NULL}), '1', '... the history continues');
+is(as('clerk', q{SET atomic_lock.note = 'call me'; SELECT status FROM lock_acquire('noted', '1 day', 'ann'); SELECT lock_note('noted'), lock_note('order:1')}), "acquired\ncall me|", '... a new setting, a new column, and a new function work');
+is(as($_, q{SELECT lock_note('noted')}), '42501', "... the function is refused to $_") foreach ('watcher', 'boss', 'hand');
+is(as('hand', q{SELECT lock_holder('order:1')}), 'Ann', '... a grant by hand is kept');
+is(as('dbo', q{ALTER EXTENSION atomic_lock UPDATE; SELECT lock_is_held('k', 'o'), lock_note('k')}, 'owned'), 't|', 'an owner of the extension who is no superuser updates it, and may use the new function');
+is(as('dbo', q{SELECT app_lock_begin_script()}, 'owned'), '42501', '... but may not begin scripts');
 end($session);
 
 #
-# As new
+# An updated extension equals a new one.
 #
 as($dba, 'CREATE DATABASE fresh', 'postgres');
 as($dba, 'CREATE EXTENSION atomic_lock', 'fresh');
 as($dba, q{SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('boss', 'admin'); GRANT EXECUTE ON FUNCTION lock_holder(text) TO hand}, 'fresh');
 my ($updated, $fresh) = map { as($dba, $definition, $_) } ('shop', 'fresh');
-like($updated, qr/lock_note/, 'what the extension consists of');
-# What differs is told line by line.
+like($updated, qr/lock_note/, 'the parts of the updated extension');
+# Differences are shown line by line.
 my %in = map { $_ => 1 } split /\n/, $fresh;
-is(join("\n", grep { !$in{$_} } split /\n/, $updated), '', '... has nothing that a new one has not');
+is(join("\n", grep { !$in{$_} } split /\n/, $updated), '', '... contain nothing that a new extension lacks');
 %in = map { $_ => 1 } split /\n/, $updated;
-is(join("\n", grep { !$in{$_} } split /\n/, $fresh), '', '... and all that it has');
+is(join("\n", grep { !$in{$_} } split /\n/, $fresh), '', '... and lack nothing that a new one contains');
 
 #
 # The dump of the former version
@@ -226,11 +226,11 @@ $node->command_ok([ 'pg_restore', '-e', '-d', 'restored', $dump ], 'the dump of 
 my %restored = look('restored');
 is($restored{$_}, $before{$_}, "... with the same $_") foreach 'policies', 'roles of policies', 'audit', 'guards', 'rights';
 is(as($dba, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'}, 'restored'), '1.1', '... as the new version');
-is(as('clerk', qq{SELECT status, fencing_token > $token FROM lock_acquire('order:1')}, 'restored'), 'acquired|t', '... that works');
-is(as('clerk', q{SELECT lock_note('order:1')}, 'restored'), '42501', '... what is new is in no right of the dump');
-is(as($dba, q{SELECT app_lock_repeat_access()}, 'restored'), '', '... but can be given');
-is(as('clerk', q{SELECT lock_note('order:1')}, 'restored'), '', '... to those who have its level');
-is(as('watcher', q{SELECT lock_note('order:1')}, 'restored'), '42501', '... and nobody else');
+is(as('clerk', qq{SELECT status, fencing_token > $token FROM lock_acquire('order:1')}, 'restored'), 'acquired|t', '... which works');
+is(as('clerk', q{SELECT lock_note('order:1')}, 'restored'), '42501', '... the dump has no rights on new functions');
+is(as($dba, q{SELECT app_lock_repeat_access()}, 'restored'), '', '... app_lock_repeat_access() grants them');
+is(as('clerk', q{SELECT lock_note('order:1')}, 'restored'), '', '... to roles that have their level');
+is(as('watcher', q{SELECT lock_note('order:1')}, 'restored'), '42501', '... and no other');
 
 #
 # The standby
@@ -238,7 +238,7 @@ is(as('watcher', q{SELECT lock_note('order:1')}, 'restored'), '42501', '... and 
 $node->wait_for_catchup($standby);
 $node->stop;
 my ($status, $stdout, $stderr) = $standby->psql('shop', q{SELECT lock_is_held('order:1', 'ann')}, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-like($stderr, qr/ERROR:  55000: extension "atomic_lock" has version 1\.1 in this database, .*\nHINT:  Install the package of version 1\.1 if it is not there, and restart the server\./, 'a standby with the old library hears of the update');
+like($stderr, qr/ERROR:  55000: extension "atomic_lock" has version 1\.1 in this database, .*\nHINT:  Install the package of version 1\.1 if it is not there, and restart the server\./, 'a standby with the old library raises an error after the update');
 $standby->restart;
 is($standby->safe_psql('shop', q{SELECT lock_is_held('order:1', 'ann'), lock_note('noted')}), 't|call me', '... and works after a restart');
 $standby->promote;

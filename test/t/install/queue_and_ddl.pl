@@ -1,14 +1,14 @@
-# The table of places in line, while it is dropped, rewritten, locked or dumped.
+# The table of tickets while it is dropped, rewritten, locked or dumped.
 #
-# Properties: DROP EXTENSION and CREATE EXTENSION leave no place and no offer, and make a
-# new channel, also in the transaction that lets go of a key; places of a role that was
-# dropped stay, and are taken by whoever has the owner; a dump has no place, no owner and
-# no offer; VACUUM FULL, CLUSTER, REINDEX and REINDEX CONCURRENTLY leave a line as it is,
-# and while they run under load nothing fails and nobody gets what another has; where an
-# administrator has locked the table, a session ends, and everything else waits and goes on
-# once he is done: the first in line has the key.
+# Properties: DROP EXTENSION and CREATE EXTENSION leave no ticket and no offer, and make a
+# new channel, also in the transaction that releases a key; tickets of a role that was
+# dropped stay, and any caller with the owner can use them; a dump has no ticket, no owner and
+# no offer; VACUUM FULL, CLUSTER, REINDEX and REINDEX CONCURRENTLY do not change a line,
+# and while they run under load no call fails and no two owners get one key; while an
+# administrator has locked the table, a session can end, and every other call waits until the
+# table is unlocked: then the first in line gets the key.
 #
-# Turns red when: the table is remembered by its number or its file; the end of a session
+# Turns red when: the table is remembered by its OID or its file; the end of a session
 # waits for it; its contents are configuration.
 
 use strict;
@@ -45,7 +45,7 @@ sub make_line
 }
 
 #
-# A dump, and statements that rewrite
+# A dump, and statements that rewrite the table
 #
 make_line('k', 'One', 'Two', 'Three');
 make_line('free', 'One');
@@ -53,21 +53,21 @@ ask($holder, q{SELECT lock_release('free', 'holder')});
 my $before = ask($watch, $line);
 my $dump = "$PostgreSQL::Test::Utils::tmp_check/queue.sql";
 $node->command_ok([ 'pg_dump', '-f', $dump, $node->connstr('postgres') ], 'pg_dump');
-unlike(slurp_file($dump), qr/secret|app_lock_queue/, '... has no place of anybody');
+unlike(slurp_file($dump), qr/secret|app_lock_queue/, '... has no ticket');
 foreach my $sql (
 	'VACUUM FULL app_lock_queue', 'CLUSTER app_lock_queue USING app_lock_queue_pkey', 'REINDEX TABLE app_lock_queue',
 	'REINDEX TABLE CONCURRENTLY app_lock_queue', 'VACUUM FREEZE app_lock_queue')
 {
 	ask($other, $sql);
-	is(ask($watch, $line), $before, "$sql leaves the line as it is");
-	is(ask($watch, try_as('stranger', 'free')) . ' ' . ask($watch, q{SELECT place FROM lock_enqueue('k', 'secret two', 'Two')}), 'held|One 2', '... nobody jumps it, and a place is renewed');
+	is(ask($watch, $line), $before, "$sql does not change the line");
+	is(ask($watch, try_as('stranger', 'free')) . ' ' . ask($watch, q{SELECT place FROM lock_enqueue('k', 'secret two', 'Two')}), 'held|One 2', '... a stranger does not jump it, and a ticket is renewed');
 	$before = ask($watch, $line);
 }
 ask($holder, q{SELECT lock_release('k', 'holder')});
 is(line_of($watch, 'k'), 'One* Two Three', '... and a release offers the key');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
-# The same under load: each client counts up what only its owner may write.
+# The same under load: each client increments a counter that only the lock protects.
 ask($watch, 'CREATE TABLE counted (k int PRIMARY KEY, n int); INSERT INTO counted SELECT k, 0 FROM generate_series(1, 3) k; CREATE SEQUENCE counts');
 my ($output, $run);
 {
@@ -89,7 +89,7 @@ foreach my $round (1 .. 3)
 		my $counts = ask($watch, 'SELECT last_value FROM counts');
 
 		ask($other, $sql);
-		# The first place may be that of a client that comes to this key again.
+		# The first ticket may belong to a client that comes to this key again.
 		poll($watch, "SELECT last_value > $counts + 20 FROM counts");
 	}
 }
@@ -108,20 +108,20 @@ ask($holder, q{SELECT lock_acquire('session', owner => 'holder', lifetime => 'se
 ask($watch, q{SELECT lock_enqueue('session', 'secret one', 'One', '1 hour')});
 ask($other, 'BEGIN; LOCK TABLE app_lock_queue');
 ask($watch, q{SET lock_timeout = '50 ms'});
-is(told($watch, q{SELECT lock_try_acquire('nobody waits', '1 hour', 'me')}), '55P03', 'while there are places, an acquire of any key looks at their table');
-is(told($watch, q{SELECT lock_release('k', 'holder')}), '55P03', '... a release of another waits, like any write');
-is(told($watch, q{SELECT lock_enqueue('k', 'secret two', 'Two')}), '55P03', '... so does a place in line');
+is(told($watch, q{SELECT lock_try_acquire('nobody waits', '1 hour', 'me')}), '55P03', 'while there are tickets, an acquire of any key looks at their table');
+is(told($watch, q{SELECT lock_release('k', 'holder')}), '55P03', '... a release of another key waits, like any write');
+is(told($watch, q{SELECT lock_enqueue('k', 'secret two', 'Two')}), '55P03', '... as does an enqueue');
 ask($watch, 'RESET lock_timeout');
 my $pid = pid($holder);
 end($holder);
 gone($watch, $pid);
-pass('a session ends all the same');
+pass('a session can end');
 start($watch, q{SELECT lock_release('k', 'holder')});
 poll($listener, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation = 'app_lock_queue'::regclass});
 ask($other, 'COMMIT');
-is(answer($watch), 't', '... and a release goes on');
+is(answer($watch), 't', '... a release waits, and succeeds when the table is unlocked');
 is(line_of($watch, 'k'), 'One*', '... and offers the key');
-is(ask($watch, try_as('stranger', 'session')) . ' ' . ask($watch, try_as('secret one', 'session')), 'held|One acquired|', '... the first in line has what that session had');
+is(ask($watch, try_as('stranger', 'session')) . ' ' . ask($watch, try_as('secret one', 'session')), 'held|One acquired|', '... the first in line gets the key of the ended session');
 $holder = session($node, 'Holder');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
@@ -132,12 +132,12 @@ ask($watch, q{CREATE ROLE one; SELECT lock_grant_access('one', 'user')});
 make_line('k');
 ask($other, q{SET ROLE one; SELECT lock_enqueue('k', 'secret one', 'One', '1 hour'); RESET ROLE});
 ask($watch, q{SELECT lock_enqueue('k', 'secret two', 'Two', '1 hour')});
-is(ask($watch, q{SELECT holder, role FROM lock_queue}), "One|one\nTwo|" . ask($watch, 'SELECT current_user'), 'a place of a role');
+is(ask($watch, q{SELECT holder, role FROM lock_queue}), "One|one\nTwo|" . ask($watch, 'SELECT current_user'), 'a ticket shows its role');
 ask($watch, q{SELECT lock_revoke_access('one', 'user'); DROP ROLE one});
-is(ask($watch, q{SELECT holder, role IS NULL FROM lock_queue}), "One|t\nTwo|f", '... stays when that is dropped');
+is(ask($watch, q{SELECT holder, role IS NULL FROM lock_queue}), "One|t\nTwo|f", '... and stays when the role is dropped');
 ask($holder, q{SELECT lock_release('k', 'holder')});
-is(line_of($watch, 'k'), 'One* Two', '... is offered the key');
-is(ask($watch, q{SELECT status FROM lock_enqueue('k', 'secret one')}), 'acquired', '... and is taken by whoever has its owner');
+is(line_of($watch, 'k'), 'One* Two', '... gets an offer');
+is(ask($watch, q{SELECT status FROM lock_enqueue('k', 'secret one')}), 'acquired', '... and another role with its owner acquires the key');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
 #
@@ -150,16 +150,16 @@ my $channel = ask($watch, q{SELECT lock_channel('k')});
 ask($holder, q{SELECT lock_release('free', 'holder')});
 hear($listener);
 ask($holder, q{BEGIN; SELECT lock_release('k', 'holder'); DROP EXTENSION atomic_lock; COMMIT});
-is(heard($listener), 'released Holder', 'DROP EXTENSION takes the line along');
+is(heard($listener), 'released Holder', 'DROP EXTENSION removes the line: no offer is sent');
 ask($watch, 'CREATE EXTENSION atomic_lock');
-isnt(ask($watch, q{SELECT lock_channel('k')}), $channel, '... and the channel');
-is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... nobody is in line');
-is(ask($_->[0], try_as('stranger', $_->[1])), 'acquired|', "... a key is anybody's: $_->[1]") foreach [ $watch, 'free' ], [ $other, 'k' ];
+isnt(ask($watch, q{SELECT lock_channel('k')}), $channel, '... and the channel is another one');
+is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... the line is empty');
+is(ask($_->[0], try_as('stranger', $_->[1])), 'acquired|', "... a stranger can acquire a key: $_->[1]") foreach [ $watch, 'free' ], [ $other, 'k' ];
 ask($watch, q{SELECT lock_enqueue('k', 'secret one', 'One', '1 hour')});
 ask($holder, q{BEGIN; SELECT lock_release('k', 'stranger'); DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; SELECT lock_acquire('k', '1 hour', 'holder'); SELECT lock_enqueue('k', 'secret two', 'Two', '1 hour'); SELECT lock_release('k', 'holder'); COMMIT});
-is(line_of($watch, 'k'), 'Two*', '... a line of the new one, made and offered in one transaction');
+is(line_of($watch, 'k'), 'Two*', '... a ticket of the new extension is made and offered in one transaction');
 ask($holder, q{BEGIN; DROP EXTENSION atomic_lock; ROLLBACK});
-is(ask($watch, try_as('stranger', 'k')) . ' ' . ask($holder, try_as('secret two', 'k')), 'held|Two acquired|', '... is there after a drop that was rolled back');
+is(ask($watch, try_as('stranger', 'k')) . ' ' . ask($holder, try_as('secret two', 'k')), 'held|Two acquired|', '... and is still there after a drop that was rolled back');
 
 end($watch, $listener, $holder, $other);
 $node->stop;

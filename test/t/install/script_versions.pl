@@ -1,17 +1,17 @@
 # Update scripts and DDL on the extension while it is in use.
 #
-# Needs an installation that can be copied, for scripts of versions that there are
-# not.  These scripts do not begin as they should, or the library would refuse them;
-# install/versions_differ and install/next_version have those that do.
+# Needs an installation that can be copied, for scripts of versions that do not
+# exist.  These scripts do not begin as they should, or the library would refuse them;
+# install/versions_differ and install/next_version have proper scripts.
 #
-# Properties: ALTER EXTENSION UPDATE waits for nobody who waits, and those are granted
-# what they wait for by what is there then, or hear why not; it waits for an unfinished
-# grant; killed in its middle it leaves the former version; DROP EXTENSION waits for no
-# waiter and no longer than a batch of the sweep, at any moment, and after CREATE
-# EXTENSION all works again, the sweep too, with no restart.
+# Properties: ALTER EXTENSION UPDATE does not wait for waiters, and these are granted
+# their keys by the new state, or get an error that says why not; it waits for an unfinished
+# grant; if it is killed in its middle, the former version stays; DROP EXTENSION does not wait
+# for waiters, and for the sweep at most for one batch, at any moment, and after CREATE
+# EXTENSION everything works again, including the sweep, with no restart.
 #
-# Turns red when: what was looked up once is believed after an update; a wait keeps a
-# lock on the table; the launcher remembers an extension that has gone.
+# Turns red when: a lookup from before an update is believed after it; a wait keeps a
+# lock on the table; the launcher remembers an extension that was dropped.
 
 use strict;
 use warnings FATAL => 'all';
@@ -56,7 +56,7 @@ CREATE FUNCTION lock_new() RETURNS int LANGUAGE sql AS 'SELECT 1'});
 script('1.0.1', $version, q{ALTER TABLE app_lock DROP CONSTRAINT made; ALTER EXTENSION atomic_lock DROP FUNCTION lock_new(); DROP FUNCTION lock_new()});
 
 #
-# An update while fifty wait, and some hold
+# An update while fifty calls wait
 #
 my ($run, $output);
 my $file = pgbench_script($node, 'waiters', q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '1 hour');
@@ -73,26 +73,26 @@ sub crowd
 }
 crowd(50);
 is(reply($one, "BEGIN; ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'; ALTER EXTENSION atomic_lock UPDATE TO '$version'; COMMIT"), '', 'an update and back, while fifty wait, does not wait for them');
-is(ask($two, q{SELECT lock_is_held('crowd', 'holder'), (SELECT count(*) FROM lock_waiters)}), 't|50', '... who wait on');
+is(ask($two, q{SELECT lock_is_held('crowd', 'holder'), (SELECT count(*) FROM lock_waiters)}), 't|50', '... which continue to wait');
 is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder releases');
 $run->finish;
-unlike($output, qr/ERROR|abort/, '... and all of them get it, in their turn') or diag($output);
+unlike($output, qr/ERROR|abort/, '... and all waiters get the key in turn') or diag($output);
 crowd(5);
-is(reply($one, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'}), '', 'an update to a version that is not the library\'s');
-is(ask($two, 'SELECT lock_new()'), '1', '... is done');
+is(reply($one, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'}), '', 'an update to another version than the library has');
+is(ask($two, 'SELECT lock_new()'), '1', '... succeeds');
 $run->finish;
 my $told = () = $output =~ /ERROR:  extension "atomic_lock" has version 1\.0\.1 in this database/g;
-is($told, 5, '... and those who wait hear of it') or diag($output);
+is($told, 5, '... and the waiters get an error') or diag($output);
 is(reply($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... and back');
-is(ask($two, q{SELECT count(*), lock_release('crowd', 'holder') FROM lock_waiters}), '0|t', '... nobody waits, and the holder has kept it');
+is(ask($two, q{SELECT count(*), lock_release('crowd', 'holder') FROM lock_waiters}), '0|t', '... the queue is empty, and the holder still has its lease');
 
-# Waits for who has something in hand, as any DDL does
+# An update waits for open transactions with a grant, as any DDL does.
 ask($two, q{BEGIN; SELECT lock_acquire('hand', '1 hour', 'two')});
 like(reply($one, q{SET lock_timeout = '50 ms'; ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'}), qr/55P03/, 'an update waits for an unfinished grant, and no longer than lock_timeout');
 ask($two, q{COMMIT; SELECT lock_release('hand', 'two')});
 ask($one, 'RESET lock_timeout');
 
-# Killed in the middle
+# An update is killed in its middle.
 ask($watch, q{
 CREATE FUNCTION stand() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
 	IF current_setting('test.stand', true) = tg_tag THEN PERFORM pg_advisory_lock(1706); END IF;
@@ -107,13 +107,13 @@ $node->wait_for_log(qr/database system is ready to accept connections/, $offset)
 end($watch, $holder, $one, $two);
 $node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
 ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
-is(ask($watch, q{SELECT extversion, to_regproc('lock_new') FROM pg_extension WHERE extname = 'atomic_lock'}), "$version|", 'an update that is killed in its middle has not been');
+is(ask($watch, q{SELECT extversion, to_regproc('lock_new') FROM pg_extension WHERE extname = 'atomic_lock'}), "$version|", 'an update that is killed in its middle leaves the former version');
 ask($watch, 'DROP EVENT TRIGGER stand');
-is(ask($watch, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'; SELECT lock_new()}), '1', '... and can be said again');
+is(ask($watch, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'; SELECT lock_new()}), '1', '... and can be repeated');
 ask($watch, "ALTER EXTENSION atomic_lock UPDATE TO '$version'");
 
 #
-# DROP EXTENSION at any moment: some wait, and the sweep is at it
+# DROP EXTENSION at any moment, with waiters, and during a sweep
 #
 my $launcher = launcher($watch);
 foreach my $round (1 .. 4)
@@ -121,14 +121,14 @@ foreach my $round (1 .. 4)
 	crowd(20);
 	expire_rows($holder, "old$round", 3000);
 	poll($watch, q{SELECT swept > 0 FROM lock_stats WHERE database = 'postgres'});
-	is(reply($one, 'DROP EXTENSION atomic_lock'), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
+	is(reply($one, 'DROP EXTENSION atomic_lock'), '', "round $round: DROP EXTENSION with 20 waiters, during a sweep");
 	$run->finish;
 	$told = () = $output =~ /ERROR: /g;
-	is($told, 20, '... who hear of it');
-	unlike($output, qr/XX\d\d\d|cache lookup|lost|closed/, '... as they should') or diag($output);
-	is(ask($one, q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 hour', 'o'); SELECT lock_release('k', 'o'), (SELECT count(*) FROM lock_waiters)}), "acquired\nt|0", '... CREATE EXTENSION: all works');
+	is($told, 20, '... the waiters get an error');
+	unlike($output, qr/XX\d\d\d|cache lookup|lost|closed/, '... a proper one') or diag($output);
+	is(ask($one, q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 hour', 'o'); SELECT lock_release('k', 'o'), (SELECT count(*) FROM lock_waiters)}), "acquired\nt|0", '... after CREATE EXTENSION locks work');
 	expire($holder, "new$round", 20);
-	ok(swept($watch, "new$round"), '... the sweep, too');
+	ok(swept($watch, "new$round"), '... as does the sweep');
 }
 is(launcher($watch), $launcher, '... by the same launcher');
 

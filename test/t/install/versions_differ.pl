@@ -1,21 +1,20 @@
 # A library that is newer or older than the extension, and sessions with different
 # libraries on one server.
 #
-# Needs an installation that can be copied, for libraries of versions that there are
-# not.
+# Needs an installation that can be copied, for libraries of versions that do not exist.
 #
-# Properties: every function that needs the library, and with them views, guards and
-# triggers, says that the versions differ and what to do, in a session that loads the
-# library by itself, at its start or preloaded, newer and older; what builds keys goes
-# on; a session that worked before an update hears of it at its next call, whatever the
-# script has changed; an update waits for transactions that have written something or
-# rely on something, prepared ones too; an older library makes no newer extension, and a
+# Properties: every function that needs the library, as do views, guards and
+# triggers, raises an error that says that the versions differ and what to do, in a session
+# that loads the library by itself, at its start or preloaded, newer and older; functions that
+# build keys still work; a session that worked before an update gets this error at its next
+# call, whatever the script has changed; an update waits for transactions that have written or
+# rely on a lock, prepared ones too; an older library installs no newer extension, and a
 # newer one runs the scripts in between; the sweep logs it once, and sweeps again after
 # the update; tables can be read, and pg_dump and DROP EXTENSION work, with either; a
 # library never uses shared memory of another layout, and shares that of its own.
 #
-# Turns red when: a function has not AL_FUNCTION() as its head; versions are compared as
-# numbers or texts; a script does not wait, or what was found out once is believed after
+# Turns red when: a function does not begin with AL_FUNCTION(); versions are compared as
+# numbers or texts; a script does not wait, or a lookup from before it is believed after
 # it; the sweep fails at each interval; the layout of shared memory is not compared.
 
 use strict;
@@ -52,12 +51,12 @@ atomic_lock.sweep_interval = '20ms'
 });
 $node->start;
 
-# How a session is told that its library is newer, and older
+# The errors of a session whose library is newer, and older
 my $newer = qr/^ERROR:  55000: extension "atomic_lock" has version [\d.]+ in this database, and its library has version 1\.1\nHINT:  Run ALTER EXTENSION atomic_lock UPDATE\.\n/;
 my $older = qr/^ERROR:  55000: extension "atomic_lock" has version ([\d.]+) in this database, and its library has version \Q$version\E\nHINT:  Install the package of version \1 if it is not there, and restart the server\.\n/;
 my $acquire = q{SELECT status FROM lock_try_acquire('k', '1 hour', 'o')};
 
-# All that needs the library
+# Everything that needs the library raises this error.
 sub is_told
 {
 	my ($name, $psql, $like) = @_;
@@ -76,7 +75,7 @@ WHERE p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'c') AND p.proret
 	  $acquire, q{SELECT lock_try_release('k', 'o')}, q{SELECT lock_assert('kept', 'o')}, q{SELECT locked FROM lock_status('k')}, q{SELECT lock_sweep(1)},
 	  (map { "SELECT * FROM $_" } qw(lock_activity lock_waiters lock_queue lock_stats lock_contention lock_guards)),
 	  q{UPDATE orders SET id = 2}, q{DELETE FROM app_lock_policy};
-	is(reply($psql, q{BEGIN; SET LOCAL atomic_lock.enforce_guards = off; UPDATE orders SET id = 2; ROLLBACK}), '', "$name: writes can be let through");
+	is(reply($psql, q{BEGIN; SET LOCAL atomic_lock.enforce_guards = off; UPDATE orders SET id = 2; ROLLBACK}), '', "$name: guarded tables can be written with enforce_guards = off");
 	is(reply($psql, q{SELECT lock_key('a', 1), lock_partition('a', 1), (SELECT count(*) FROM app_lock WHERE NOT released), (SELECT count(*) FROM lock_audit), (SELECT count(*) FROM lock_policies)}), 'a:1|0|2|1|1',
 		"$name: keys can be built, and tables read");
 	is(reply($psql, q{SELECT lock_grant_access('clerk', 'user'); DISCARD ALL}), '', "$name: access can be granted");
@@ -102,37 +101,37 @@ next_scripts($share);
 put_library($library{new}, $lib);
 my $new = session($node, 'New');
 is_told('newer', $new, $newer);
-is(reply($old, "$acquire; SELECT lock_release('k', 'o'); SET atomic_lock.owner = 'o'; UPDATE orders SET id = 1"), "acquired\nt", '... while the old one goes on');
-like(reply($new, "CREATE DATABASE fresh"), qr/^$/, '...');
+is(reply($old, "$acquire; SELECT lock_release('k', 'o'); SET atomic_lock.owner = 'o'; UPDATE orders SET id = 1"), "acquired\nt", '... while a session with the old library still works');
+like(reply($new, "CREATE DATABASE fresh"), qr/^$/, '... another database is created');
 is(ask(session($node, 'Fresh', 'fresh'), q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_try_acquire('k')}), 'acquired', '... and another database has the new version from the start');
-like(($node->psql('fresh', "BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock VERSION '$version'"))[2], qr/ERROR:  extension "atomic_lock" has version/, '... and not the old one');
+like(($node->psql('fresh', "BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock VERSION '$version'"))[2], qr/ERROR:  extension "atomic_lock" has version/, '... and cannot have the old one');
 
-# At the start of a session nothing is refused.
+# The start of a session does not fail.
 {
 	local $ENV{PGOPTIONS} = '-c session_preload_libraries=atomic_lock';
 	my $loaded = session($node, 'Loaded');
 
 	is(reply($loaded, 'SHOW atomic_lock.note; SELECT 1'), "\n1", 'session_preload_libraries: the session starts');
-	like(reply($loaded, $acquire), $newer, '... and is told at its first call');
+	like(reply($loaded, $acquire), $newer, '... and its first call raises the error');
 	end($loaded);
 }
 
-# Two libraries in one process, which AddressSanitizer ends
+# Two libraries in one process, which AddressSanitizer does not allow
 SKIP:
 {
 	skip 'with sanitizers', 2 if ($ENV{AL_COPT} // '') =~ /sanitize/;
 	like(reply($old, "LOAD '$library{new}'"), qr/^ERROR: .*attempt to redefine parameter "atomic_lock\./, 'a session does not load a second library');
-	is(reply($old, "$acquire; SELECT lock_release('k', 'o')"), "acquired\nt", '... and goes on with its own');
+	is(reply($old, "$acquire; SELECT lock_release('k', 'o')"), "acquired\nt", '... and still works with its own');
 }
 
-# An update waits for whoever has written, also if that is prepared.
+# An update waits for transactions that have written, also for prepared ones.
 ask($old, q{BEGIN; SELECT lock_acquire('written', '1 hour', 'o')});
 like(reply($new, q{SET lock_timeout = '100 ms'; ALTER EXTENSION atomic_lock UPDATE}), qr/^ERROR:  55P03/, 'an update waits for an unfinished grant');
 ask($old, q{PREPARE TRANSACTION 'p'});
-like(reply($new, q{ALTER EXTENSION atomic_lock UPDATE}), qr/^ERROR:  55P03/, '... that is prepared, too');
+like(reply($new, q{ALTER EXTENSION atomic_lock UPDATE}), qr/^ERROR:  55P03/, '... also for a prepared one');
 like(reply($new, $acquire), $newer, '... and nothing has changed');
-is(reply($new, q{COMMIT PREPARED 'p'}), '', '... which can be committed with any library');
-is(ask($old, q{SELECT lock_release('written', 'o')}), 't', '... and is there');
+is(reply($new, q{COMMIT PREPARED 'p'}), '', '... the prepared transaction can be committed with any library');
+is(ask($old, q{SELECT lock_release('written', 'o')}), 't', '... and its lease is held');
 
 # A version in between, whose script changes nothing
 append_to_file("$extension--$version--1.0.5.sql", "SELECT app_lock_begin_script();\nSELECT app_lock_refresh_access();\n");
@@ -142,24 +141,24 @@ append_to_file("$extension--1.0.10--1.1.sql", slurp_file("$extension--1.0--1.1.s
 foreach my $relies (q{lock_acquire('mine', owner => 'o', lifetime => 'transaction')}, q{lock_assert('kept', 'o')}, q{lock_release('kept', 'o')}, q{force_release('kept', 'why')})
 {
 	ask($commits, "BEGIN; SELECT $relies");
-	like(reply($new, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), qr/^ERROR:  55P03/, "... and for a transaction that has said $relies");
+	like(reply($new, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), qr/^ERROR:  55P03/, "... and for a transaction that has called $relies");
 	ask($commits, 'ROLLBACK');
 }
 is(reply($new, q{RESET lock_timeout; ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), '', 'a newer library runs a script in between');
-like(reply($new, $acquire), $newer, '... whose version is not its own');
-like(reply($old, $acquire), $older, '... and a session with the old library hears of it at its next call');
+like(reply($new, $acquire), $newer, '... which makes another version than its own');
+like(reply($old, $acquire), $older, '... and a session with the old library gets an error at its next call');
 like(reply($commits, q{BEGIN; SELECT lock_acquire('mine', owner => 'o', lifetime => 'transaction')}), $older, '... with any lifetime');
-is(reply($commits, 'COMMIT'), '', '...');
-like(reply($old, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.10'}), $older, 'an older library makes no newer extension');
-is(ask($watch, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'}), '1.0.5', '... nor a part of it');
+is(reply($commits, 'COMMIT'), '', '... its transaction can be ended');
+like(reply($old, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.10'}), $older, 'an older library installs no newer extension');
+is(ask($watch, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'}), '1.0.5', '... nor a part of one');
 is(reply($new, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.10'}), '', 'a newer one does');
-like(reply($old, $acquire), $older, '... which is newer than 1.0.5, too');
-is(reply($new, "BEGIN; ALTER EXTENSION atomic_lock UPDATE TO '$version'; ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'; ALTER EXTENSION atomic_lock UPDATE TO '1.1'; $acquire; ROLLBACK; SELECT 1"), "acquired\n1", '... in a transaction');
-like(reply($new, $acquire), $newer, '... that is rolled back');
+like(reply($old, $acquire), $older, '... the session with the old library gets an error again');
+is(reply($new, "BEGIN; ALTER EXTENSION atomic_lock UPDATE TO '$version'; ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'; ALTER EXTENSION atomic_lock UPDATE TO '1.1'; $acquire; ROLLBACK; SELECT 1"), "acquired\n1", 'updates back and forth in a transaction');
+like(reply($new, $acquire), $newer, '... which is rolled back: the versions still differ');
 is_told('older', $old, $older);
 ask($old, q{SELECT 1});
-is(reply($new, 'ALTER EXTENSION atomic_lock UPDATE'), '', 'the update goes on to the end');
-is(ask($new, $leases), $before, '... leases are as they were');
+is(reply($new, 'ALTER EXTENSION atomic_lock UPDATE'), '', 'the update continues to the last version');
+is(ask($new, $leases), $before, '... leases are unchanged');
 is(reply($new, "$acquire; SELECT lock_release('k', 'o')"), "acquired\nt", '... and the new library works');
 is_told('older by a version', $old, $older);
 is(reply($new, q{SET atomic_lock.owner = 'o'; UPDATE orders SET id = 1; SELECT lock_is_held('kept', 'o')}), 't', '... as do guards');
@@ -185,7 +184,7 @@ sub restart
 	return session($node, $which);
 }
 
-# Visits of the sweep, and what it has to say
+# The number of visits of the sweep, and its messages
 sub visits
 {
 	my ($offset) = @_;
@@ -200,11 +199,11 @@ sub visits
 my $offset = -s $node->logfile;
 my $psql = restart('old');
 is_told('older, preloaded', $psql, $older);
-like(reply($psql, 'CREATE DATABASE other'), qr/^$/, '...');
+like(reply($psql, 'CREATE DATABASE other'), qr/^$/, '... another database is created');
 like(($node->psql('other', 'CREATE EXTENSION atomic_lock', extra_params => [ '-v', 'VERBOSITY=verbose' ]))[2], qr/ERROR:  55000: extension "atomic_lock" has version 1\.1.*HINT:  Install the package of version 1\.1 if/s, 'CREATE EXTENSION before the restart');
-is($node->safe_psql('other', q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'}), '0', '... leaves nothing');
+is($node->safe_psql('other', q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'}), '0', '... creates nothing');
 $node->safe_psql('other', "CREATE EXTENSION atomic_lock VERSION '$version'");
-is($node->safe_psql('other', $acquire), 'acquired', '... and the version of the library is there');
+is($node->safe_psql('other', $acquire), 'acquired', '... the version of the library can be created');
 
 my ($visits, @said);
 for (1 .. 20 * $PostgreSQL::Test::Utils::timeout_default)
@@ -218,35 +217,35 @@ continue
 	select undef, undef, undef, 0.05;
 }
 ($visits, @said) = visits($offset);
-cmp_ok($visits, '>', 5, 'the sweep goes on');
-is(scalar(grep { /database "postgres"/ } @said), 1, '... and has said once why not there');
-is(scalar(grep { /database "fresh"/ } @said), 1, '... and once where else') or diag(join("\n", @said));
-is(scalar(grep { /database "other"/ } @said), 0, '... and not where the versions are the same');
+cmp_ok($visits, '>', 5, 'the sweep visits again and again');
+is(scalar(grep { /database "postgres"/ } @said), 1, '... and has logged once why it does not sweep');
+is(scalar(grep { /database "fresh"/ } @said), 1, '... and once for another database') or diag(join("\n", @said));
+is(scalar(grep { /database "other"/ } @said), 0, '... but not for one whose versions are the same');
 my $other = session($node, 'Other', 'other');
-like(reply($other, q{SELECT status, hint FROM lock_sweeper_status() WHERE database = 'postgres'}), qr/^the background sweep failed at .*\|See the server log\.$/, '... nor can it be overlooked elsewhere');
+like(reply($other, q{SELECT status, hint FROM lock_sweeper_status() WHERE database = 'postgres'}), qr/^the background sweep failed at .*\|See the server log\.$/, '... lock_sweeper_status shows it in other databases');
 end($psql, $other);
 
 $psql = restart('new');
-is(reply($psql, q{SELECT status FROM lock_acquire('due', '1 ms', 'o')}), 'acquired', 'after an update of the package and a restart: the new library');
+is(reply($psql, q{SELECT status FROM lock_acquire('due', '1 ms', 'o')}), 'acquired', 'after an update of the package and a restart the new library works');
 poll($psql, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'due'});
-pass('... and the sweep');
+pass('... as does the sweep');
 $other = session($node, 'Other', 'other');
-like(reply($other, $acquire), $newer, '... which serves no other database before its update');
-is(reply($other, "ALTER EXTENSION atomic_lock UPDATE; $acquire"), 'reacquired', '... and then it does');
+like(reply($other, $acquire), $newer, '... but not in another database before its update');
+is(reply($other, "ALTER EXTENSION atomic_lock UPDATE; $acquire"), 'reacquired', '... and after it');
 ask($other, q{SELECT lock_acquire('due', '1 ms', 'p')});
 poll($other, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'due'});
-pass('... with the sweep');
+pass('... including the sweep');
 end($psql, $other);
 
-# DROP EXTENSION with either
+# DROP EXTENSION with either library
 $psql = restart('old');
-like(reply($psql, $acquire), $older, 'an older library');
-is(reply($psql, 'DROP EXTENSION atomic_lock CASCADE; UPDATE orders SET id = 1'), '', '... DROP EXTENSION');
-is(reply($psql, "CREATE EXTENSION atomic_lock VERSION '$version'; $acquire"), 'acquired', '... CREATE EXTENSION of its own version');
+like(reply($psql, $acquire), $older, 'an older library raises an error');
+is(reply($psql, 'DROP EXTENSION atomic_lock CASCADE; UPDATE orders SET id = 1'), '', '... but can DROP EXTENSION');
+is(reply($psql, "CREATE EXTENSION atomic_lock VERSION '$version'; $acquire"), 'acquired', '... and CREATE EXTENSION with its own version');
 end($psql);
 $psql = restart('new');
-like(reply($psql, $acquire), $newer, 'a newer library');
-is(reply($psql, "DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; $acquire"), 'acquired', '... DROP EXTENSION, CREATE EXTENSION');
+like(reply($psql, $acquire), $newer, 'a newer library raises an error');
+is(reply($psql, "DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock; $acquire"), 'acquired', '... but can DROP EXTENSION and CREATE EXTENSION');
 ask($psql, "DROP EXTENSION atomic_lock");
 end($psql);
 
@@ -257,39 +256,39 @@ put_library($library{old}, $lib);
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
 $node->restart;
 ($old, $watch) = map { session($node, $_) } ('Old', 'Watch');
-is(reply($old, "CREATE EXTENSION atomic_lock VERSION '$version'; $acquire"), 'acquired', 'a session without preload');
+is(reply($old, "CREATE EXTENSION atomic_lock VERSION '$version'; $acquire"), 'acquired', 'a session without preloading');
 put_library($library{old}, $lib);
 my $same = session($node, 'Same');
 start($same, q{SELECT status FROM lock_acquire('k', '1 hour', 'p', wait => '4 min')});
 poll($watch, q{SELECT count(*) = 1 FROM lock_waiters}) if $node->pg_version >= 17;
-is(reply($old, q{SELECT lock_release('k', 'o')}), 't', '... and one that has loaded another file of the same layout');
-is(answer($same), 'acquired', '... wait for each other');
+is(reply($old, q{SELECT lock_release('k', 'o')}), 't', '... and one with another file of the same layout: the first releases');
+is(answer($same), 'acquired', '... and the other is woken');
 foreach my $which ('layout', 'size')
 {
 	put_library($library{$which}, $lib);
 	$psql = session($node, $which);
-	is(reply($psql, q{SELECT lock_is_held('k', 'p')}), 't', "another $which: looking needs no shared memory");
+	is(reply($psql, q{SELECT lock_is_held('k', 'p')}), 't', "another $which: a look needs no shared memory");
 	if ($node->pg_version >= 17)
 	{
-		like(reply($psql, $_), qr/^ERROR:  55000: shared memory of atomic_lock was made by another version of its library\nHINT:  Restart the server\.\n/, "... and the rest says so: $_")
+		like(reply($psql, $_), qr/^ERROR:  55000: shared memory of atomic_lock was made by another version of its library\nHINT:  Restart the server\.\n/, "... other calls raise an error: $_")
 		  foreach $acquire, $acquire, q{SELECT lock_sweep()}, q{SELECT * FROM lock_stats};
-		is(reply($same, q{SELECT lock_release('k', 'p')}), 't', '... others go on');
+		is(reply($same, q{SELECT lock_release('k', 'p')}), 't', '... sessions with the first library still work');
 		$node->restart;
 		end($psql, $same);
 		$psql = session($node, $which);
-		is(reply($psql, "$acquire; SELECT lock_release('k', 'o'), (SELECT count(*) FROM lock_waiters)"), "acquired\nt|0", '... and after a restart this one does');
+		is(reply($psql, "$acquire; SELECT lock_release('k', 'o'), (SELECT count(*) FROM lock_waiters)"), "acquired\nt|0", '... and after a restart this library works');
 		($same) = session($node, 'Same');
 	}
 	else
 	{
-		is(reply($psql, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'o')}), 'held', '... nor does the rest before 17');
+		is(reply($psql, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'o')}), 'held', '... before PostgreSQL 17 other calls need none, either');
 	}
 	end($psql);
 	put_library($library{old}, $lib);
 	$node->restart if $node->pg_version >= 17;
 	end($same);
 	$same = session($node, 'Same');
-	is(reply($same, q{SELECT status FROM lock_acquire('k', '1 hour', 'p')}), $node->pg_version >= 17 ? 'acquired' : 'reacquired', '... and so does the old one');
+	is(reply($same, q{SELECT status FROM lock_acquire('k', '1 hour', 'p')}), $node->pg_version >= 17 ? 'acquired' : 'reacquired', '... as does the old one when it is installed again');
 }
 
 end($old, $watch, $same);

@@ -1,19 +1,19 @@
-# What is held all the time is never said not to be: an owner in many sessions, two
-# of which change how it is held, while the others ask.
+# A key that is held all the time is never reported as free: many sessions ask for one
+# owner's locks while two sessions change how they are held.
 #
-# One session converts a holding to and fro, another takes locks over from its
-# transaction into leases.  Four others call, under the same owner, everything that
+# One session converts a holding back and forth, another turns the locks of its
+# transactions into leases.  Four others make, under the same owner, every call that
 # must not say "no" meanwhile, at each isolation level.  AL_LOOK_CALLS in the
-# environment is how many calls each of them makes.
+# environment is the number of calls of each session.
 #
 # Properties: a "no" is decided by one look, or under a claim: a holding that moves
 # from one row to another, or from a transaction into a row, is found in one of
-# them.  Where only another session's unfinished transaction has it, who extends,
-# releases or relies on it waits for that, and is told what is so then.
+# them.  Where only the uncommitted transaction of another session has the holding, a call
+# that extends, releases or relies on it waits for that, and answers by its outcome.
 #
-# Turns red when: rows of a key are looked at one after the other, each as of
-# another moment, and the answer is what the first and the last look had in common;
-# what a transaction takes over is shown by nobody until it has committed.
+# Turns red when: the rows of a key are looked at one after the other, each at
+# another moment, and the answer combines the first and the last look; a holding
+# that a transaction turns into a lease is not visible until the commit.
 
 use strict;
 use warnings FATAL => 'all';
@@ -41,16 +41,16 @@ ask($watch, q{
 CREATE EXTENSION atomic_lock;
 CREATE TABLE calls (call text, key text, level text, number bigint, refused bigint);
 CREATE TABLE wrong (call text, key text, level text, answer text);
--- What is held all the time between two looks at these, which are in no transaction:
--- a batch of keys that the taker has, and has leases of; negative: none
+-- Marks outside of transactions; keys are held all the time between two equal values:
+-- the batch of keys that the taker holds, and the batch of its leases; negative: none
 CREATE SEQUENCE held MINVALUE -9223372036854775808;
 CREATE SEQUENCE leased MINVALUE -9223372036854775808;
 -- Called when the readers are done
 CREATE SEQUENCE done;
 CREATE TABLE changes (what text, number bigint, refused bigint);
 
--- One call: NULL where the answer may be so, "refused" where somebody's claim was in
--- the way, otherwise what is wrong with it
+-- One call: NULL for a right answer, "refused" where another session's claim was in
+-- the way, otherwise the wrong answer
 CREATE FUNCTION try_call(call text, k text, reader int, leases int) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;
@@ -89,8 +89,8 @@ EXCEPTION
 		RETURN SQLSTATE;
 END
 $$;
--- All of them in turn, each in a transaction of its own that is rolled back, until there
--- are enough, and each call has not been refused at least once
+-- All calls in turn, each in a transaction of its own that is rolled back, until there
+-- are enough, and each call was let through at least once
 CREATE PROCEDURE read(reader int, enough int, taken boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	calls	text[] := ARRAY['lock_is_held', 'lock_holder', 'lock_status', 'lock_extend', 'lock_is_held', 'lock_try_extend', 'lock_extend_all', 'lock_status', 'lock_assert', 'lock_try_release', 'lock_is_held', 'lock_release', 'lock_try_acquire', 'lock_holder', 'lock_try_acquire, another', 'lock_convert', 'lock_transfer', 'UPDATE'];
@@ -118,7 +118,7 @@ BEGIN
 		k := CASE kind WHEN 1 THEN 'flip' ELSE format('take %s %s', batch, floor(random() * 4)) END;
 		answer := try_call(calls[c], k, reader, CASE WHEN lease > 0 THEN 6 ELSE 2 END);
 		ROLLBACK;
-		-- it was held until now?
+		-- was the key held until now?
 		IF calls[c] = 'lock_extend_all' AND lease > 0 THEN
 			SELECT last_value INTO now FROM leased;
 			CONTINUE WHEN now <> lease;
@@ -142,7 +142,7 @@ BEGIN
 	END LOOP;
 END
 $$;
--- To and fro, until the readers are done; a claim of theirs may be in the way
+-- Convert back and forth until the readers are done; their claims may be in the way
 CREATE PROCEDURE flip() LANGUAGE plpgsql AS $$
 DECLARE
 	mode	text := 'shared';
@@ -219,20 +219,20 @@ sub look
 	start($readers[$_ - 1], "CALL read($_, $number, " . ($taken ? 'true' : 'false') . ')') for 1 .. @readers;
 	start($writers[0], 'CALL flip()');
 	start($writers[1], 'CALL take()') if $taken;
-	is(answer($_), '', "$name: a session ends well") for @readers;
+	is(answer($_), '', "$name: a reader ends without error") for @readers;
 	ask($watch, q{SELECT nextval('done')});
-	is(answer($_), '', "$name: a session ends well") for @writers;
+	is(answer($_), '', "$name: a writer ends without error") for @writers;
 	end(@readers, @writers);
 
 	note $_ for split /\n/, ask($watch, q{SELECT format('%s: %s calls of what is %s, %s refused', call, sum(number), key, sum(refused)) FROM calls GROUP BY call, key HAVING sum(number) > 0 ORDER BY key, call});
 	note $_ for split /\n/, ask($watch, q{SELECT format('%s %s', number, what) FROM changes});
-	is(ask($watch, q{SELECT sum(refused) FROM changes}), '0', '... what a transaction has it can take over, whoever waits for that');
+	is(ask($watch, q{SELECT sum(refused) FROM changes}), '0', '... a transaction can turn its locks into leases while others wait for it');
 	foreach my $key ('converted', $taken ? 'taken over' : ())
 	{
-		is(ask($watch, "SELECT count(*) FROM wrong WHERE key = '$key'"), '0', "... not one wrong answer about what is $key")
+		is(ask($watch, "SELECT count(*) FROM wrong WHERE key = '$key'"), '0', "... no wrong answer about a key that is $key")
 		  or diag(ask($watch, "SELECT format('%s, %s: %s, %s times of %s', call, level, answer, count(*), (SELECT sum(number) FROM calls c WHERE c.call = w.call AND c.key = w.key AND c.level = w.level)) FROM wrong w WHERE key = '$key' GROUP BY call, level, answer, key ORDER BY 1"));
 	}
-	is(ask($watch, q{SELECT lock_is_held('flip', 'o'), lock_is_held('solid', 'o')}), 't|t', '... and both are held in the end');
+	is(ask($watch, q{SELECT lock_is_held('flip', 'o'), lock_is_held('solid', 'o')}), 't|t', '... and both keys are held in the end');
 	return;
 }
 

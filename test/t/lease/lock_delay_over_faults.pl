@@ -1,17 +1,17 @@
-# atomic_lock.lock_delay: what ended without a release leaves its key closed.
+# atomic_lock.lock_delay: a holding that ended without a release leaves its key closed.
 #
-# Properties: after a lease has run out, and after the end of a session that had
-# the key, be it terminated, killed with a crash of the server, or on the primary
-# before a promotion, the key is nobody's for lock_delay: counted from when it
-# ended, or, where nobody can know that, from when the server can be written to
-# again; refused at once or waited for; no sweep opens it before, by hand or in
-# the background; none of this after a release, of whatever kind.  Nor is the
-# preload needed.
+# Properties: after a lease has expired, and after the end of a session that held
+# the key (disconnected, terminated, killed with a crash of the server, or on the primary
+# before a promotion), no owner gets the key for lock_delay.  The delay counts from the end
+# of the holding or, where the server cannot know that, from the moment when it accepts
+# writes again.  An acquire is refused at once, or waits; no sweep opens the key earlier, by
+# hand or in the background.  No release of any kind closes a key.  None of this needs the
+# preload.
 #
 # Turns red when: the row of a dead session counts as free; its end is counted
-# from when somebody looks first, or from expires_at, which is infinite; it is
-# counted from the start of the server; the sweep takes the row away; a clean
-# end closes the key.
+# from the first look at it, or from expires_at, which is infinite; it is
+# counted from the start of the server; the sweep removes the row too early; a release
+# closes the key.
 
 use strict;
 use warnings FATAL => 'all';
@@ -54,15 +54,15 @@ sub is_closed
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'one')}), 'held', "$name: closed");
-	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'holder')}), 'held', '... for who had it, too');
-	is(ask($watch, q{SELECT lock_sweep(), lock_sweep()}), '0|0', '... which a sweep does not change');
+	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'holder')}), 'held', '... also for the former owner');
+	is(ask($watch, q{SELECT lock_sweep(), lock_sweep()}), '0|0', '... a sweep removes nothing');
 	is(ask($watch, qq{SELECT count(*) FROM app_lock WHERE key = '$key'}), '1', '... the row is there');
-	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'one', wait => '20 ms')}), 'timeout', '... and one may wait');
+	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'one', wait => '20 ms')}), 'timeout', '... and a call can wait for it');
 	return;
 }
 
-# The hour for which a key is closed is counted from a moment between $since and $known.
-# A session whose delay has passed since $known gets the key.
+# The hour of the delay counts from a moment between $since and $known.
+# A session whose lock_delay has passed since $known gets the key.
 sub opens
 {
 	my ($name, $key, $since, $known) = @_;
@@ -70,8 +70,8 @@ sub opens
 
 	is(ask($one, "SELECT closed_until - interval '1 hour' BETWEEN '$since' AND '$known' FROM lock_status('$key')"), 't', "$name: closed for an hour after the end");
 	is(ask($one, "SELECT set_config('atomic_lock.lock_delay', floor(1000 * extract(epoch FROM clock_timestamp() - '$known'::timestamptz)) || 'ms', false) IS NULL; SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); RESET atomic_lock.lock_delay"),
-		"f\nacquired", '... open to a session whose delay has passed');
-	is(ask($one, qq{SELECT lock_release('$key', 'one'); SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); SELECT lock_release('$key', 'one')}), "t\nacquired\nt", '... and at once after a release');
+		"f\nacquired", '... open to a session whose lock_delay has passed');
+	is(ask($one, qq{SELECT lock_release('$key', 'one'); SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); SELECT lock_release('$key', 'one')}), "t\nacquired\nt", '... and open at once after a release');
 	return;
 }
 
@@ -96,13 +96,13 @@ sub all_ways
 	# A lease
 	my $end = ask($holder, q{SELECT expires_at FROM lock_acquire('lease', '50 ms', 'holder')});
 	poll($watch, q{SELECT NOT locked FROM lock_status('lease')});
-	is_closed("$how: a lease that ran out", 'lease');
-	opens("$how: a lease that ran out", 'lease', $end, $end);
+	is_closed("$how: a lease that expired", 'lease');
+	opens("$how: a lease that expired", 'lease', $end, $end);
 	$end = ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'holder') IS NOT NULL; SELECT lock_extend('lease', 'holder', '20 ms')}) =~ s/^t\n//r;
 	poll($watch, q{SELECT NOT locked FROM lock_status('lease')});
-	opens("$how: a lease that was extended, and ran out", 'lease', $end, $end);
+	opens("$how: a lease that was extended, and expired", 'lease', $end, $end);
 
-	# What closes nothing
+	# Ends that close no key
 	foreach my $release (
 		[ 'lock_release', q{SELECT lock_acquire('clean', '1 hour', 'holder'); SELECT lock_release('clean', 'holder')} ],
 		[ 'lock_release_all', q{SELECT lock_acquire('clean', '1 hour', 'holder'); SELECT lock_release_all('holder')} ],
@@ -118,12 +118,12 @@ sub all_ways
 		is(ask($one, q{SELECT status FROM lock_try_acquire('clean', '1 hour', 'one'); SELECT lock_release('clean', 'one')}), "acquired\nt", "$how: open after $name");
 	}
 
-	# Readers keep no reader out.
+	# The end of a reader closes the key to writers only.
 	ask($holder, q{SELECT lock_acquire('read', '20 ms', 'holder', 'shared')});
 	poll($watch, q{SELECT NOT locked FROM lock_status('read')});
-	is(ask($one, q{SELECT status FROM lock_try_acquire('read', '1 hour', 'one', 'shared'); SELECT lock_release('read', 'one'); SELECT status FROM lock_try_acquire('read', '1 hour', 'one')}), "acquired\nt\nheld", "$how: after a reader others may read, not write");
+	is(ask($one, q{SELECT status FROM lock_try_acquire('read', '1 hour', 'one', 'shared'); SELECT lock_release('read', 'one'); SELECT status FROM lock_try_acquire('read', '1 hour', 'one')}), "acquired\nt\nheld", "$how: the end of a reader closes the key to writers, not to readers");
 
-	# A session
+	# The end of a session
 	foreach my $death ('terminate', 'disconnect', 'DISCARD ALL', 'client killed')
 	{
 		my $key = $death =~ s/ /-/gr;
@@ -144,16 +144,16 @@ sub all_ways
 		$holder = session($server, 'Holder');
 	}
 
-	# A session whose lease had run out before
+	# A session whose lease had expired before the session ended
 	$end = ask($holder, q{SELECT expires_at FROM lock_acquire('both', '50 ms', 'holder', lifetime => 'session')});
 	poll($watch, q{SELECT NOT locked FROM lock_status('both')});
 	my $pid = pid($holder);
 	end($holder);
 	gone($watch, $pid);
-	is_closed("$how: a session whose lease had run out before it ended", 'both');
-	opens("$how: a session whose lease had run out before it ended", 'both', $end, now());
+	is_closed("$how: a session whose lease had expired before it ended", 'both');
+	opens("$how: a session whose lease had expired before it ended", 'both', $end, now());
 
-	# Sessions that cannot put things in order at their end, for others are at it
+	# Sessions that cannot clear a row at their end, because another transaction has claimed it
 	$holder = session($server, 'Holder');
 	ask($holder, for_session('left'));
 	ask($one, q{BEGIN; SELECT lock_extend('left', 'holder')});
@@ -163,7 +163,7 @@ sub all_ways
 	gone($watch, $pid);
 	my $known = now();
 	ask($one, 'ROLLBACK');
-	is_closed("$how: a session that left something behind", 'left');
+	is_closed("$how: a session that could not clear its row", 'left');
 	$holder = session($server, 'Holder');
 	ask($holder, for_session('later'));
 	ask($one, q{BEGIN; SELECT lock_extend('later', 'holder')});
@@ -173,12 +173,12 @@ sub all_ways
 	ask($one, 'ROLLBACK');
 	SKIP:
 	{
-		skip 'who died when is known in shared memory only', 3 if $how =~ /^not/ && $server->pg_version < 17;
-		opens("$how: ... though another one leaves something, too", 'left', $since, $known);
+		skip 'the time of a death is known in shared memory only', 3 if $how =~ /^not/ && $server->pg_version < 17;
+		opens("$how: ... also when another session could not clear its row since", 'left', $since, $known);
 	}
-	is_closed("$how: ... which stays closed", 'later');
+	is_closed("$how: ... whose key is closed, too", 'later');
 
-	# ... or are prepared
+	# Sessions whose holding is prepared when they end
 	$holder = session($server, 'Holder');
 	ask($holder, 'BEGIN; ' . for_session('prepared') . q{; PREPARE TRANSACTION 'p'});
 	$since = now();
@@ -218,8 +218,8 @@ sub all_ways
 		my $known = now();
 		is_closed("$how: $death", $_) for ($key, "$key-ttl");
 		opens("$how: $death", $_, $since, $known) for ($key, "$key-ttl");
-		is(ask($one, q{SELECT lock_is_held('lives', 'holder'); SELECT status FROM lock_try_acquire('short', '1 hour', 'one')}), "t\nheld", '... a lease lives on, one that ran out before is still closed');
-		is(ask($one, q{SELECT status FROM lock_try_acquire('given', '1 hour', 'one'); SELECT lock_release('given', 'one')}), "acquired\nt", '... what was released is not');
+		is(ask($one, q{SELECT lock_is_held('lives', 'holder'); SELECT status FROM lock_try_acquire('short', '1 hour', 'one')}), "t\nheld", '... a lease is still held, the key of an expired one is still closed');
+		is(ask($one, q{SELECT status FROM lock_try_acquire('given', '1 hour', 'one'); SELECT lock_release('given', 'one')}), "acquired\nt", '... the key of a released lease is open');
 	}
 	return;
 }
@@ -241,13 +241,13 @@ $standby->promote;
 poll($reader, 'SELECT NOT pg_is_in_recovery()');
 connect_all($standby);
 my $known = now();
-is_closed('a lock for a session, after a promotion', 'before');
-is_closed('a lease that ran out before a promotion', 'lease');
-opens('a lock for a session, after a promotion', 'before', $since, $known);
-is(ask($one, q{SELECT status FROM lock_try_acquire('ended', '1 hour', 'one')}), 'acquired', 'what was released before a promotion is not');
+is_closed('the lock of a session, after a promotion', 'before');
+is_closed('a lease that expired before a promotion', 'lease');
+opens('the lock of a session, after a promotion', 'before', $since, $known);
+is(ask($one, q{SELECT status FROM lock_try_acquire('ended', '1 hour', 'one')}), 'acquired', 'the key of a lease that was released before a promotion is open');
 end($reader);
 
-# The background sweep leaves what is closed, and takes it when it is open.
+# The background sweep keeps the rows of closed keys, and removes them when the keys are open.
 ask($watch, 'TRUNCATE app_lock');
 ask($holder, for_session('left') . q{; SELECT lock_acquire('lease', '1 ms', 'holder')});
 end($holder);
@@ -255,14 +255,14 @@ $holder = session($standby, 'Holder');
 my $sweeps = ask($watch, q{SELECT last_swept_at FROM lock_sweeper_status() WHERE database = 'postgres'}) || '-infinity';
 configure($standby, $watch, q{atomic_lock.released_retention = 0});
 ask($holder, q{SELECT lock_acquire('passed', '1 hour', 'holder'); SELECT lock_release('passed', 'holder')});
-ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'passed'}), 'a sweep in the background');
-is(ask($watch, q{SELECT string_agg(key, ' ' ORDER BY key) FROM app_lock}), 'lease left', '... leaves what is closed');
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'passed'}), 'a background sweep has run');
+is(ask($watch, q{SELECT string_agg(key, ' ' ORDER BY key) FROM app_lock}), 'lease left', '... and keeps the rows of closed keys');
 configure($standby, $watch, q{atomic_lock.lock_delay = '1ms'});
-ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock}), '... until it is open');
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock}), '... until the keys are open');
 end($watch, $holder, $one);
 $standby->stop;
 
-# Without the preload
+# Without preloading
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
 $node->start;
 ($watch, $holder, $one) = ();

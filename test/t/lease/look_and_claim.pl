@@ -1,14 +1,15 @@
-# What others do between the look at a key and the claim on it, as far as the explorer
-# (test/explore) cannot show it: what a refused call leaves to its transaction, and what a
-# rewrite of a table does.
+# Changes by others between the look at a key and the claim on it, in cases that the explorer
+# (test/explore) cannot show: the traces of a refused call in its transaction, and rewrites of
+# a table.
 #
 # Needs a build with AL_TEST_HOOKS, in which a call can be stopped after it has looked at a
 # key and before it claims the key.
 #
-# Properties: a claim that is about to be given back refuses nobody; an acquire that learns
+# Properties: a claim that is about to be dropped refuses no caller; an acquire that learns
 # under its claim that another owner has the key has taken no transaction id and keeps no
 # claim; two calls that meet a quota count one after the other; VACUUM FULL of the table of
-# tickets waits for a commit that has looked for tickets; no grant is written that has ended.
+# tickets waits for a commit that has looked for tickets; no lease is written that has ended
+# already.
 #
 # Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
 # ends refuses others; the count of a quota is not under a claim; a commit does not lock the
@@ -41,7 +42,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 
 my ($watch, $gate, $early, $other, $third) = map { session($node, $_) } ('Watch', 'Gate', 'Early', 'Other', 'Third');
 
-# Start SQL of the session Early, which then stands before its claim, or elsewhere.
+# Start SQL of the session Early, and return when it is stopped before its claim, or at $point.
 sub start_early
 {
 	my ($sql, $point) = @_;
@@ -53,7 +54,7 @@ sub start_early
 	return;
 }
 
-# Let it go on, and fetch its answer.
+# Continue the session Early, and return its answer.
 sub go_on
 {
 	ask($gate, 'SELECT pg_advisory_unlock_all()');
@@ -70,23 +71,23 @@ sub clean
 }
 
 #
-# A sweep that was in the way, and ends before it is known as one
+# A sweep was in the way, and ends before the caller has recognized it as a sweep.
 #
 ask($other, q{SELECT pg_sleep_until(expires_at) FROM lock_acquire('k', '1 ms', 'other')});
 ask($other, q{BEGIN; SELECT lock_sweep()});
 start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')}, 'claim-explained');
 ask($other, 'COMMIT');
-is(go_on(), 'acquired', 'a sweep that has just ended refuses nobody');
+is(go_on(), 'acquired', 'a sweep that has just ended refuses no caller');
 clean();
 
-# One that has ended for all others, and still has its locks: it is looked for again and again.
+# A sweep has committed, and still has its locks: the caller asks for its transaction again and again.
 ask($other, q{SELECT pg_sleep_until(expires_at) FROM lock_acquire('k', '1 ms', 'other')});
 ask($other, q{SET atomic_lock.test_pause_at = 'before-release'; BEGIN; SELECT lock_sweep()});
 ask($third, 'BEGIN; SELECT pg_advisory_lock(1707)');
 start($other, 'COMMIT');
 poll($watch, "SELECT bool_and(virtualtransaction LIKE '%/0') FROM pg_locks WHERE locktype = 'advisory' AND pid = " . pid($other));
 start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')}, 'claim-explained');
-# Who stands behind it gets the advisory lock next, so that Early stops there once more.
+# The session queued behind the gate gets the advisory lock next, so that Early stops there once more.
 start($watch, 'SELECT pg_advisory_lock(1706)');
 poll($third, 'SELECT count(*) = 2 FROM pg_locks WHERE NOT granted AND objid = 1706');
 ask($gate, 'SELECT pg_advisory_unlock_all()');
@@ -96,18 +97,18 @@ ask($third, 'COMMIT');
 answer($other);
 ask($other, 'RESET atomic_lock.test_pause_at');
 ask($watch, 'SELECT pg_advisory_unlock_all()');
-is(go_on(), 'acquired', '... nor does one that is about to give back its claims');
+is(go_on(), 'acquired', '... nor does one that is about to drop its claims');
 clean();
 
 #
-# Refused under the claim: nothing is left of it in a transaction that goes on.
+# A call refused under its claim leaves nothing in its open transaction.
 #
 my $left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2 AND pid = " . pid($early);
 my @requests = (
 	[ 'an acquire', q{SELECT status FROM lock_try_acquire('k', owner => 'early')} ],
 	[ 'an acquire to share', q{SELECT status FROM lock_try_acquire('k', owner => 'early', mode => 'shared')} ],
-	[ 'an acquire for a transaction', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'transaction')} ],
-	[ 'an acquire for a session', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'session')} ],
+	[ 'an acquire with lifetime transaction', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'transaction')} ],
+	[ 'an acquire with lifetime session', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'session')} ],
 	[ 'a set', q{SELECT status FROM lock_try_acquire_all('{k,l}', owner => 'early')} ],
 	[ 'an acquire that waits', q{SELECT status FROM lock_try_acquire('k', owner => 'early', wait => '1 ms')} ]);
 foreach my $request (@requests)
@@ -116,17 +117,17 @@ foreach my $request (@requests)
 
 	ask($early, 'BEGIN');
 	start_early($sql);
-	is(ask($other, q{SELECT status FROM lock_try_acquire('k', owner => 'other')}), 'acquired', "$name is about to claim, another is granted the key");
-	is(go_on(), $name =~ /waits/ ? 'timeout' : 'held', '... and it learns that under its claim');
-	is(ask($watch, $left), '0', '... of which nothing is left');
-	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... nor has it a transaction id');
-	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... nor is it in the way');
+	is(ask($other, q{SELECT status FROM lock_try_acquire('k', owner => 'other')}), 'acquired', "$name is about to claim, and another owner is granted the key");
+	is(go_on(), $name =~ /waits/ ? 'timeout' : 'held', '... it is refused under its claim');
+	is(ask($watch, $left), '0', '... keeps no claim');
+	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... has no transaction id');
+	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... and is not in the way of others');
 	clean();
 }
 
 #
-# A lease expires between the judgement and the grant of another mode: what is granted
-# would be over.
+# A lease expires between its judgement and the grant that relies on it: the granted lease
+# would have ended already.
 #
 ask($watch, q{SELECT lock_set_policy('h:', history => true), lock_set_policy('m:', max_lifetime => '1 hour')});
 my %late = (
@@ -148,20 +149,20 @@ foreach my $key (sort keys %late)
 	}
 	start_early("SELECT status FROM $sql", 'before-grant');
 	set_clock($clock, 7200);
-	is(go_on(), $status, "$key: too late");
+	is(go_on(), $status, "$key: the lease expires before the grant");
 	ask($early, 'COMMIT') if $key =~ /^m/;
-	is(ask($watch, "SELECT count(*) FROM app_lock WHERE key = '$key' AND expires_at > clock_timestamp()"), $live, '... nor is a lease written that has ended');
-	is(ask($watch, "SELECT count(*) FROM lock_history WHERE ended_at < acquired_at"), '0', '... nor does the history have one that ended before it began');
+	is(ask($watch, "SELECT count(*) FROM app_lock WHERE key = '$key' AND expires_at > clock_timestamp()"), $live, '... no lease is written that has ended already');
+	is(ask($watch, "SELECT count(*) FROM lock_history WHERE ended_at < acquired_at"), '0', '... the history has no entry that ends before it begins');
 	set_clock($clock, 0);
 	clean();
 }
 
 #
-# Quotas: between the count and what is written
+# Quotas: between the count and the grant
 #
 ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_role => 1)});
 
-# Early stands when it has counted, Other begins then, and is seen to be done or to wait.
+# Early is stopped when it has counted.  Other begins then, and either ends or waits.
 my $counts = 0;
 
 sub counts
@@ -182,32 +183,32 @@ sub counts
 }
 my $acquire = q{SELECT status FROM lock_acquire('q:%s', '1 hour', 'me')};
 my $count = q{SELECT count(*) FROM lock_held('me')};
-is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two keys at once for a role that may have one');
-is(ask($watch, $count), '1', '... it has one');
+is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two concurrent acquires by a role with a quota of one');
+is(ask($watch, $count), '1', '... the role has one key');
 clean();
-is(counts(q{SELECT count(*) FROM lock_acquire_all('{q:1,other}', '1 hour', 'me')}, q{SELECT count(*) FROM lock_acquire_all('{another,q:2}', '1 hour', 'me')}), 'waits: 2 53400', '... in sets');
-is(ask($watch, $count), '2', '... one of which it has');
+is(counts(q{SELECT count(*) FROM lock_acquire_all('{q:1,other}', '1 hour', 'me')}, q{SELECT count(*) FROM lock_acquire_all('{another,q:2}', '1 hour', 'me')}), 'waits: 2 53400', 'two concurrent sets');
+is(ask($watch, $count), '2', '... the role has one of them');
 clean();
-is(counts(sprintf($acquire, 1), q{SELECT lock_acquire('q:3', '1 hour', 'from'), lock_transfer('q:3', 'from', 'me')}), 'waits: acquired 53400', '... one of them by a transfer');
+is(counts(sprintf($acquire, 1), q{SELECT lock_acquire('q:3', '1 hour', 'from'), lock_transfer('q:3', 'from', 'me')}), 'waits: acquired 53400', 'an acquire and a transfer');
 clean();
 #
-# The table of places is rewritten, so that rows are no more where they were looked at.
+# The table of tickets is rewritten, so that rows are no longer where a commit looked at them.
 #
 foreach my $rewrite ('VACUUM FULL app_lock_queue', 'CLUSTER app_lock_queue USING app_lock_queue_pkey')
 {
 	ask($early, q{SELECT lock_acquire('k', '1 hour', 'early')});
-	# One does not take its offer, Two does.
+	# One lets its offer lapse, Two takes its offer.
 	ask($other, "SELECT lock_enqueue('k', lower('$_'), '$_', '" . ($_ eq 'One' ? '1 ms' : '1 hour') . "')") foreach 'One', 'Two', 'Three';
 	ask($early, q{SELECT lock_release('k', 'early')});
 	poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
-	is(ask($early, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'two')}), 'acquired', 'a key with a place that has lapsed, and one');
-	# Unlike a release, this has not written to the table.
+	is(ask($early, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'two')}), 'acquired', 'a key with one lapsed ticket and one valid ticket');
+	# Unlike a release, force_release has not written to the table of tickets.
 	start_early(q{SELECT force_release('k', 'test')}, 'before-offer');
 	start($third, $rewrite);
 	poll($watch, "SELECT query LIKE '$rewrite%' AND (state = 'idle' OR wait_event_type = 'Lock') FROM pg_stat_activity WHERE pid = " . pid($third));
-	is(ask($watch, 'SELECT count(*) FROM pg_stat_activity WHERE state = \'active\' AND pid = ' . pid($third)), '1', "$rewrite waits for a commit that has looked for places");
-	is(go_on() . answer($third), 't', '... which ends');
-	is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offered'), ' ' ORDER BY ticket), max(offered) = max(ticket) FROM app_lock_queue}), 'offered Three|t', '... and has ended the one and offered the key to the other');
+	is(ask($watch, 'SELECT count(*) FROM pg_stat_activity WHERE state = \'active\' AND pid = ' . pid($third)), '1', "$rewrite waits for a commit that has looked for tickets");
+	is(go_on() . answer($third), 't', '... the commit ends');
+	is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offered'), ' ' ORDER BY ticket), max(offered) = max(ticket) FROM app_lock_queue}), 'offered Three|t', '... and has removed the lapsed ticket and offered the key to the other');
 	clean();
 	ask($watch, 'TRUNCATE app_lock_queue');
 }

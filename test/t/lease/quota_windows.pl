@@ -1,11 +1,11 @@
-# Keys that move to another row while somebody counts the keys of their role.
+# Keys that move to another row while another session counts the keys of their role.
 #
-# Needs a build with AL_TEST_HOOKS, in which a count can be made to stand still between
+# Needs a build with AL_TEST_HOOKS, in which a count can be stopped between
 # two rows.  An index is read by pages: entries that come later are not seen.
 #
 # Properties: a key that is held all the time is counted, although it moves from one row to
-# another during a count, and the move goes on afterwards; so no role comes to one key more
-# than it may.
+# another during a count, and the move is finished afterwards; so no role gets one key more
+# than its quota.
 #
 # Turns red when: a convert or an upgrade is written without the claim on the quota.
 
@@ -37,7 +37,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $gate, $counter, $mover) = map { session($node, $_) } ('Watch', 'Gate', 'Counter', 'Mover');
 my $number = 0;
 
-# Two keys are held of two that may be
+# The role holds two keys, which is its quota.
 sub prepare
 {
 	my ($hold) = @_;
@@ -49,8 +49,8 @@ sub prepare
 	return $prefix;
 }
 
-# Send SQL, and return when the session waits: at a point of ours or for a claim.  False: it
-# has come to an end before.
+# Send SQL, and return true when the session waits: at a test point or for a claim.  False: the
+# call has ended before.
 sub waits
 {
 	my ($psql, $sql, $point) = @_;
@@ -75,7 +75,7 @@ sub clean
 	return;
 }
 
-# One of them has been counted when both move
+# One key has been counted when both move.
 foreach my $case (
 	[ 'converted', '', q{SELECT (lock_convert('K1', 'me', 'shared')).status; SELECT (lock_convert('K2', 'me', 'shared')).status}, "acquired\nacquired" ],
 	[ 'converted back', ', mode => $$shared$$', q{SELECT (lock_convert('K1', 'me')).status; SELECT (lock_convert('K2', 'me')).status}, "acquired\nacquired" ],
@@ -87,9 +87,9 @@ foreach my $case (
 	waits($counter, "SELECT status FROM lock_try_acquire('${prefix}3', '1 hour', 'me')", 'counting-keys') or die answer($counter);
 	waits($mover, $move =~ s/K(\d)/$prefix$1/gr);
 	ask($gate, 'SELECT pg_advisory_unlock_all()');
-	like(answer($counter), qr/^ERROR:  53400:/, "two keys are $name while somebody counts: no third key is granted");
-	is(answer($mover), $answer, '... and the keys are moved then');
-	is(ask($watch, q{SELECT count(DISTINCT key) FROM lock_status() WHERE locked}), '2', '... which makes two');
+	like(answer($counter), qr/^ERROR:  53400:/, "two keys are $name during a count: no third key is granted");
+	is(answer($mover), $answer, '... and the keys are moved afterwards');
+	is(ask($watch, q{SELECT count(DISTINCT key) FROM lock_status() WHERE locked}), '2', '... the role has two keys');
 	clean();
 }
 

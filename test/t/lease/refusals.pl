@@ -1,11 +1,11 @@
-# A refusal only reads, and nothing that anybody can see names an owner.
+# A refusal only reads, and no output that others can see names an owner.
 #
 # Properties: a refused acquire, release or extend takes no transaction id,
 # writes no WAL and no row version, keeps no lock in an open transaction and
 # adds no line to the server's log; errors, log lines, audit rows and other
-# sessions' views never carry the owner of a lease.
+# sessions' views never contain the owner of a lease.
 #
-# Turns red when: a refusal goes through INSERT ... ON CONFLICT or UPDATE
+# Turns red when: a refusal runs INSERT ... ON CONFLICT or UPDATE
 # (transaction id, WAL, dead row), opens a subtransaction, keeps the claim or
 # the table lock until the end of the transaction, logs; a message or detail
 # shows an owner, its digest is left out, or the setting's own error echoes it.
@@ -41,25 +41,25 @@ SELECT lock_acquire('lived', '1 hour', 'me');
 });
 $node->poll_query_until('postgres', q{SELECT lock_holder('expired') IS NULL}) or die;
 
-# so that no reader of the catalogs has anything left to prune
+# so that reading the catalogs has nothing left to prune
 $node->safe_psql('postgres', 'VACUUM');
 
-# another session, whose transaction does not end
+# another session, whose transaction stays open
 my $claimant = $node->background_psql('postgres', on_error_stop => 0);
 ask($claimant, q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'claimant')});
 
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 ask($session, q{SET atomic_lock.max_lifetime = '1h'});
 
-# The first look at a row sets its hints, and may prune what came before it.
+# The first look at a row sets its hint bits, and may prune former versions.
 ask($session, q{SELECT count(*) FROM app_lock});
 
-# What a call may not change: transaction ids, WAL, the rows
+# The state that a refused call must not change: transaction ids, WAL, the rows
 my $state = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn(),
 	(SELECT string_agg(concat_ws(',', ctid, xmin, xmax, key, expires_at, released), ';' ORDER BY key) FROM app_lock),
 	pg_relation_size('app_lock'), (SELECT concat(last_value, ',', log_cnt) FROM app_lock_fence)};
 
-# What it may not leave in its transaction
+# The traces that a refused call must not leave in its transaction
 my $traces = q{SELECT pg_current_xact_id_if_assigned() IS NULL,
 	(SELECT count(*) FROM pg_locks l WHERE pid = pg_backend_pid()
 		AND (locktype = 'advisory' OR relation::regclass::text LIKE ANY (ARRAY['%app_lock%', '%lock_audit%'])))};
@@ -106,7 +106,7 @@ foreach my $refusal (@refusals)
 	is(ask($session, $state), $before, '... no WAL, no row version');
 }
 
-# The same where the refusal is an error.
+# The same for refusals that are errors
 my @errors = (
 	[ q{PERFORM lock_acquire('held', '1 hour', 'you')}, '55P03' ],
 	[ q{PERFORM lock_acquire('claimed', '1 hour', 'you')}, '55P03' ],
@@ -140,7 +140,7 @@ foreach my $case (@errors)
 }
 
 #
-# Ten thousand of them, in one transaction and in one each
+# Ten thousand refusals: in one transaction, and each in its own
 #
 my $before = ask($session, $state);
 my $log_size = -s $node->logfile;
@@ -169,9 +169,9 @@ foreach my $case (@errors)
 is(-s $node->logfile, $log_size, '... and add nothing to the log');
 
 #
-# No owner in any message, log line, audit row or foreign view.  Owners come
-# from the setting, so that they are in no statement but SET.  Refusals are in
-# the log only where it is asked for more than warnings.
+# No message, log line, audit row or view of another role shows an owner.  Owners come
+# from the setting, so that no statement but SET contains them.  Refusals are in
+# the log only if log_min_messages is below warning.
 #
 my $secret = 'owner-4d1f7a';
 $session->quit;
@@ -260,7 +260,7 @@ run($owner, q{SELECT lock_release_all(), lock_extend_all()});
 run($owner, q{SELECT (lock_acquire('mine')).status});
 run($stranger, qq{SET atomic_lock.owner = '$secret-} . 'x' x 250 . q{'}, '22023');
 run($stranger, qq{SELECT lock_acquire('z', owner => '$secret-} . 'x' x 250 . q{')}, '22023');
-# what we refuse is logged without the statement, which has an owner here
+# our errors are logged without the statement, which contains an owner here
 run($stranger, qq{SELECT lock_extend('z', '$secret-lit', '-1 s')}, '22023');
 run($stranger, qq{DO \$\$ BEGIN PERFORM lock_extend('z', '$secret-lit', '-1 s'); END \$\$}, '22023');
 run($stranger, qq{SELECT lock_release('z', '$secret-lit')}, 'LK002');
@@ -277,9 +277,9 @@ like($seen, qr/\Q@{[ ask($stranger, qq{SELECT encode(sha256('$secret-a'), 'hex')
 my $log = substr(slurp_file($node->logfile), $offset);
 my $log_text = join "\n", grep { !/STATEMENT:/ } split /\n/, $log;
 my $seen_text = join "\n", grep { !/^LINE \d|^STATEMENT|^CONTEXT/ } split /\n/, $seen;
-unlike($seen_text, qr/$secret/, 'no owner in what clients were told');
+unlike($seen_text, qr/$secret/, 'no owner in the messages to clients');
 unlike($log_text, qr/$secret/, 'no owner in the log');
-unlike($log, qr/$secret(?!-x)/, '... nor in the statements it quotes');
+unlike($log, qr/$secret(?!-x)/, '... nor in the statements that it quotes');
 like($log, qr/LOG:  force_release of lock "a"/, 'force_release is logged');
 like($log, qr/ERROR:  lock "a" is held by/, '... and so are refusals, with log_min_messages = notice');
 

@@ -1,22 +1,22 @@
-# What was once wrong, or nearly, with shared keys, sets, and the lifetimes of
-# sessions and transactions, each in as few steps as it takes.
+# Corrected defects, and near misses, of shared keys, sets, and the lifetimes of
+# sessions and transactions, each in as few steps as possible.
 #
-# In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
-# are woken or what is in the way ends by itself, so that a lost wake-up is a
+# In a build with AL_TEST_HOOKS, if there is one, waiters sleep until they
+# are woken or the holding ends by itself, so that a lost wake-up is a
 # wait that does not end.
 #
-# Properties: what DISCARD ALL ends does not depend on what a transaction of the
+# Properties: DISCARD ALL ends the same locks whatever a transaction of the
 # session did and undid; a session ends at once whatever others have locked and
-# whatever it has set; whatever lets readers in wakes them, also where the key
+# whatever it has set; every change that lets readers in wakes them, also where the key
 # was claimed before; an owner's heartbeat passes those of its transactions that
 # rely on the lease; an owner has one holding of a key; a set that has waited writes
-# to the rows that there are then; nobody is the victim of a deadlock with itself, nor waits on in
-# one; those who wait for the same do not wake each other; a rollback brings back
-# readers as well; a claim that was given back is none.
+# to the current rows; no session is the victim of a deadlock with itself, or waits for ever
+# in a deadlock; waiters for the same key do not wake each other; a rollback brings back
+# readers as well; a claim that was dropped refuses no caller.
 #
-# Turns red when: rows are written where they were before somebody rewrote the
-# table; a list that grows is read where it was before; a savepoint gives back a claim and tells nobody; what is
-# known of a table that was emptied is believed after a rollback.
+# Turns red when: rows are written in their former positions after a rewrite of the
+# table; a list that grows is read at its former address; a savepoint drops a claim and wakes
+# no waiter; knowledge of a table that was emptied is kept after a rollback.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,43 +42,43 @@ sub shared
 	return acquire($key, $owner, q{, mode => 'shared'} . ($more || ''));
 }
 
-# A wait whose end somebody else must see to
+# A wait that another session has to end
 sub waiting
 {
 	my ($sql) = @_;
 	return $sql =~ s/\)$/, wait => '1 hour')/r;
 }
 
-# Begin anew, with nothing held
+# Start again, with no holdings.
 sub clean
 {
 	# a warning if there is nothing to roll back
 	start($_, 'ROLLBACK'), answer($_) for ($one, $two, $three, $four);
 	ask($_, q{SELECT lock_release_all(o) FROM unnest('{a,b,c,o,p,w}'::text[]) o; DISCARD ALL; SET client_min_messages = error}) for ($one, $two, $three, $four);
-	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0|0', '(nothing is left)');
+	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0|0', '(no lock, waiter or claim is left)');
 	ask($watch, 'TRUNCATE app_lock');
 	return;
 }
 
 #
-# DISCARD ALL ends all that the session has, whatever it has forgotten meanwhile.
-# It goes over its list when there are many.
+# DISCARD ALL ends all locks of the session, also those that its list lost and got back.
+# It reads its list when there are many locks.
 #
 my $for_session = q{, lifetime => 'session'};
 foreach my $end ('ROLLBACK', 'ROLLBACK TO s; COMMIT', q{PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'})
 {
 	is(ask($one, q{SELECT count(*) FROM generate_series(1, 64) n, lock_acquire('s' || n, owner => 'o', lifetime => 'session')}), '64', '64 locks of a session');
 	ask($one, q{BEGIN; SAVEPOINT s; SELECT count(lock_release('s' || n, 'o')) FROM generate_series(1, 63) n; SELECT count(*) FROM generate_series(1, 80) n, lock_acquire('new' || n, owner => 'o', lifetime => 'session'); } . $end);
-	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '64', "... are there after $end of the release of most of them");
+	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '64', "... are all held after $end of the release of most of them");
 	ask($one, 'DISCARD ALL');
-	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... and not after DISCARD ALL');
+	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... and none after DISCARD ALL');
 }
 foreach my $more ('', q{SELECT count(*) FROM generate_series(1, 200) n, lock_acquire('more' || n, owner => 'o', lifetime => 'session');})
 {
 	ask($one, "BEGIN;" . acquire('prepared', 'o', $for_session) . qq{; PREPARE TRANSACTION 'p'; $more\nDISCARD ALL;\n$more\nCOMMIT PREPARED 'p'});
-	is(ask($watch, q{SELECT lifetime, pid FROM lock_status('prepared')}), 'session|' . pid($one), 'a lock of a session that was prepared when it said DISCARD ALL');
+	is(ask($watch, q{SELECT lifetime, pid FROM lock_status('prepared')}), 'session|' . pid($one), 'a lock of a session that was prepared during its DISCARD ALL is held after COMMIT PREPARED');
 	ask($one, 'DISCARD ALL');
-	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... is not forgotten at the next time');
+	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... and ends with the next DISCARD ALL');
 }
 clean();
 
@@ -93,7 +93,7 @@ foreach my $case (
 	[ 'a deleted row', $two, q{BEGIN; DELETE FROM app_lock; ROLLBACK; BEGIN; DELETE FROM app_lock WHERE slot > 0}, 'SELECT 1' ],
 	[ 'a locked table', $two, 'BEGIN; LOCK TABLE app_lock IN SHARE MODE', 'SELECT 1' ],
 	[ 'a claim', $two, q{BEGIN; SELECT lock_extend('k', 'o'), lock_extend('r', 'o')}, 'SELECT 1' ],
-	[ 'no time for it', $two, 'BEGIN', @build ? 'SET atomic_lock.test_longest_exit = 0' : 'SELECT 1' ])
+	[ 'no time to end its locks', $two, 'BEGIN', @build ? 'SET atomic_lock.test_longest_exit = 0' : 'SELECT 1' ])
 {
 	my ($name, $other, $lock, $before) = @$case;
 
@@ -108,13 +108,13 @@ foreach my $case (
 		is(ask($watch, q{SELECT string_agg(locked::text, ' ') FROM unnest('{k,r}'::text[]) k, lock_status(k)}), 'false false', "$name, $how: the session ends, and its locks with it");
 		ask($other, 'ROLLBACK');
 		end($victim);
-		is(ask($watch, acquire('k', 'w') . '; ' . acquire('r', 'w') . q{; SELECT lock_release_all('w')}), "acquired\nacquired\n2", '... others can have them');
+		is(ask($watch, acquire('k', 'w') . '; ' . acquire('r', 'w') . q{; SELECT lock_release_all('w')}), "acquired\nacquired\n2", '... others can acquire their keys');
 	}
 }
 clean();
 
 #
-# Who relies on a lease lets its heartbeat pass.
+# A transaction that relies on a lease lets the heartbeat of its owner pass.
 #
 foreach my $mode ('exclusive', 'shared')
 {
@@ -131,12 +131,12 @@ foreach my $mode ('exclusive', 'shared')
 		like(answer($two), qr/^ERROR:  55P03/, "... but not $sql");
 	}
 	ask($watch, q{UPDATE app_lock SET expires_at = clock_timestamp() - interval '1 s' WHERE key = 'k'});
-	is(ask($two, acquire('k', 'w')), 'pending', '... nobody is given the key, though its time is up');
-	is(ask($two, shared('k', 'w')), $mode eq 'exclusive' ? 'pending' : 'acquired', '... to share it, as far as it was not shared');
-	is(ask($two, q{SELECT lock_sweep()}), '0', '... a sweep leaves it');
+	is(ask($two, acquire('k', 'w')), 'pending', '... another owner is refused, although the lease has expired');
+	is(ask($two, shared('k', 'w')), $mode eq 'exclusive' ? 'pending' : 'acquired', '... it may share the key only if the lease was shared');
+	is(ask($two, q{SELECT lock_sweep()}), '0', '... a sweep keeps the row');
 	ask($two, q{SELECT lock_try_release('k', 'w'); RESET lock_timeout});
 	ask($one, 'COMMIT');
-	is(ask($two, acquire('k', 'w')), 'acquired', '... until the transaction ends');
+	is(ask($two, acquire('k', 'w')), 'acquired', '... another owner gets the key when the transaction has ended');
 	clean();
 }
 
@@ -146,7 +146,7 @@ foreach my $mode ('exclusive', 'shared')
 my $reader = waiting(shared('k', 'c'));
 my $writer = waiting(acquire('k', 'c'));
 foreach my $case (
-	# name, before, what the reader must learn of
+	# name, before, the change that the readers must notice
 	[ 'release and acquire to share', acquire('k', 'a'), "BEGIN; SELECT lock_release('k', 'a'); " . shared('k', 'b') . '; COMMIT' ],
 	[ 'release, acquire to share and extend', acquire('k', 'a'), "BEGIN; SELECT lock_release('k', 'a'); " . shared('k', 'b') . q{; SELECT lock_extend('k', 'b', '2 hours'); COMMIT} ],
 	[ 'release, acquire to share and transfer', acquire('k', 'a'), "BEGIN; SELECT lock_release('k', 'a'); " . shared('k', 'b') . q{; SELECT lock_transfer('k', 'b', 'p'); COMMIT} ],
@@ -158,7 +158,7 @@ foreach my $case (
 	[ 'ROLLBACK TO of an upgrade by acquire', 'BEGIN; ' . shared('k', 'a') . '; SAVEPOINT s; ' . acquire('k', 'a'), 'ROLLBACK TO s' ],
 	[ 'ROLLBACK TO of an upgrade for a transaction', 'BEGIN; ' . shared('k', 'a', q{, lifetime => 'transaction'}) . '; SAVEPOINT s; ' . acquire('k', 'a', q{, lifetime => 'transaction'}), 'ROLLBACK TO s' ],
 	[ 'ROLLBACK TO of another exclusive lock', shared('k', 'a') . q{; BEGIN; SELECT lock_extend('k', 'a'); SAVEPOINT s; SELECT lock_release('k', 'a'); } . acquire('k', 'b'), 'ROLLBACK TO s' ],
-	[ 'end of a transaction that had it', 'BEGIN; ' . acquire('k', 'a', q{, lifetime => 'transaction'}), 'COMMIT' ],
+	[ 'end of a transaction that had the key', 'BEGIN; ' . acquire('k', 'a', q{, lifetime => 'transaction'}), 'COMMIT' ],
 	[ 'force_release and acquire to share', acquire('k', 'a'), q{BEGIN; SELECT force_release('k', 'test'); } . shared('k', 'b') . '; COMMIT' ])
 {
 	my ($name, $before, $sql) = @$case;
@@ -171,67 +171,67 @@ foreach my $case (
 	clean();
 }
 
-# One who leaves the queue with a conversion that somebody else has made
+# A waiter for a conversion leaves the queue because another session has made the conversion.
 ask($one, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'a', 'shared'); SELECT status FROM lock_try_acquire('k', '1 hour', 'b', 'shared')});
 queue_up($watch, $two, "SELECT status FROM lock_convert('k', 'a', wait => '1 hour')");
 queue_up($watch, $three, $writer);
 ask($one, q{BEGIN; SELECT lock_release('k', 'b'), lock_convert('k', 'a', 'exclusive'); COMMIT});
-is(answer($two), 'reacquired', 'a conversion that waits, and is made by another session of the owner');
+is(answer($two), 'reacquired', 'a waiting conversion, which another session of the owner has made');
 ask($one, q{SELECT lock_extend('k', 'a', '300 ms')});
-is(answer($three), 'acquired', '... the next in the queue learns when it ends');
+is(answer($three), 'acquired', '... the next in the queue gets the key when the lease ends');
 clean();
 
 #
-# Deadlocks that are none
+# Waits that are no deadlock
 #
 ask($_, q{SET deadlock_timeout = '50 ms'}) for ($one, $two);
 ask($two, q{SELECT lock_acquire('k', '1500 ms', 'b', 'shared')});
-is(ask($one, shared('k', 'a') . q{; BEGIN; SELECT lock_release('k', 'a'); } . waiting(acquire('k', 'a')) . '; COMMIT'), "acquired\nt\nacquired", 'release, and wait for the key: no deadlock with oneself');
+is(ask($one, shared('k', 'a') . q{; BEGIN; SELECT lock_release('k', 'a'); } . waiting(acquire('k', 'a')) . '; COMMIT'), "acquired\nt\nacquired", 'a transaction releases a key and waits for it: no deadlock with itself');
 clean();
 ask($_, q{SET deadlock_timeout = '50 ms'}) for ($one, $two);
 ask($three, shared('k', 'a') . '; ' . shared('k', 'b'));
 queue_up($watch, $one, "SELECT status FROM lock_convert('k', 'a', wait => '1 hour')");
 queue_up($watch, $two, "SELECT status FROM lock_convert('k', 'a', wait => '1 hour')");
 ask($three, q{SELECT lock_release('k', 'b')});
-is(join(' ', sort map { answer($_) } ($one, $two)), 'acquired reacquired', 'a conversion that is asked for twice is made for both');
+is(join(' ', sort map { answer($_) } ($one, $two)), 'acquired reacquired', 'two sessions of an owner that wait for the same conversion both get it');
 clean();
 ask($three, shared('k', 'a') . '; ' . shared('k', 'b'));
 queue_up($watch, $one, "SELECT status FROM lock_convert('k', 'a', wait => '1 hour')");
 start($two, q{SELECT status FROM lock_convert('k', 'b', wait => '1 hour')});
-like(answer($two), qr/^ERROR:  40P01/, '... and where another owner asks, too, that one is refused at once');
+like(answer($two), qr/^ERROR:  40P01/, 'another owner that converts, too, is refused at once');
 ask($three, q{SELECT lock_release('k', 'b')});
-is(answer($one), 'acquired', '... and the first goes on');
+is(answer($one), 'acquired', '... and the first one converts');
 clean();
 
 #
-# ... and some that are hard to see: two who wait for the same key, and for each
-# other
+# Deadlocks that are hard to see: two sessions wait for the same key, and for each
+# other.
 #
 ask($_, q{SET deadlock_timeout = '50 ms'}) for ($one, $two, $three);
 ask($four, shared('k', 'a') . '; ' . shared('k', 'b'));
 queue_up($watch, $two, q{BEGIN; SELECT lock_release('k', 'a'); } . waiting(acquire('k', 'c')));
 start($one, q{SELECT status FROM lock_convert('k', 'b', wait => '1 hour')});
-# One of them has been refused; the other waits on.
+# One of them has been refused; the other continues to wait.
 poll($watch, sprintf(q{SELECT bool_or(state <> 'active') AND bool_or(pid = %1$s AND query ~ 'lock_convert') FROM pg_stat_activity WHERE pid IN (%1$s, %2$s)},
 	pid($one), pid($two)));
 ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM lock_waiters');
 my @answers = map { answer($_) } ($one, $two);
-is(scalar(grep { /40P01|deadlock/ } @answers), 1, 'a deadlock of one who upgrades and one whose transaction shared the key') or diag("@answers");
+is(scalar(grep { /40P01|deadlock/ } @answers), 1, 'a deadlock of an upgrade and a waiter whose transaction has released its share') or diag("@answers");
 is(scalar(grep { /57014/ } @answers), 1, '... has one victim');
 clean();
 ask($_, q{SET deadlock_timeout = '50 ms'}) for ($one, $two, $three);
 ask($four, shared('k', 'a') . '; ' . shared('k', 'b'));
 queue_up($watch, $one, q{SELECT status FROM lock_convert('k', 'a', wait => '300 ms')});
 queue_up($watch, $two, "SELECT status FROM lock_convert('k', 'a', wait => '1 hour')");
-like(answer($one), qr/^ERROR:  55P03/, 'one of two who ask for the same conversion gives up');
+like(answer($one), qr/^ERROR:  55P03/, 'one of two waits for the same conversion times out');
 start($three, q{SELECT status FROM lock_convert('k', 'b', wait => '1 hour')});
-like(answer($three), qr/^ERROR:  40P01/, '... another owner is told of the other one');
+like(answer($three), qr/^ERROR:  40P01/, '... the conversion of another owner is a deadlock with the second');
 ask($four, q{SELECT lock_release('k', 'b')});
-is(answer($two), 'acquired', '... who goes on');
+is(answer($two), 'acquired', '... which converts');
 clean();
 
 #
-# Those who wait leave each other alone.
+# Waiters do not wake each other.
 #
 sub switches
 {
@@ -245,10 +245,10 @@ sub switches
 	return $count;
 }
 foreach my $case (
-	# name, before, owners of those who wait to share the key, their answers after commit
-	[ 'a lease that ran out, and a transaction relies on', acquire('k', 'a') . '; BEGIN; ' . acquire('k', 'a', q{, lifetime => 'transaction'}), [ 'b', 'c' ], 'acquired acquired' ],
-	[ 'what their owner has just acquired', 'BEGIN; ' . shared('k', 'a'), [ 'a', 'a' ], 'reacquired reacquired' ],
-	[ 'what their owner has for a transaction', 'BEGIN; ' . shared('k', 'a', q{, lifetime => 'transaction'}), [ 'a', 'a' ], 'acquired reacquired' ])
+	# name, before, owners that wait to share the key, their answers after commit
+	[ 'a lease that ran out, on which a transaction relies', acquire('k', 'a') . '; BEGIN; ' . acquire('k', 'a', q{, lifetime => 'transaction'}), [ 'b', 'c' ], 'acquired acquired' ],
+	[ 'a key that their owner has just acquired', 'BEGIN; ' . shared('k', 'a'), [ 'a', 'a' ], 'reacquired reacquired' ],
+	[ 'a key that a transaction of their owner holds', 'BEGIN; ' . shared('k', 'a', q{, lifetime => 'transaction'}), [ 'a', 'a' ], 'acquired reacquired' ])
 {
 	my ($name, $before, $owners, $expected) = @$case;
 	my ($switches, $more);
@@ -267,47 +267,47 @@ foreach my $case (
 		cmp_ok($more, '<', 100, "two wait for $name, and sleep");
 	}
 	ask($one, 'COMMIT');
-	is(join(' ', sort map { answer($_) } ($two, $three)), $expected, "... for $name, until that ends");
+	is(join(' ', sort map { answer($_) } ($two, $three)), $expected, "... until the end of the transaction: $name");
 	clean();
 }
 
 #
-# One holding for each owner
+# An owner has one holding of a key.
 #
-is(ask($one, 'BEGIN; ' . shared('k', 'a', q{, lifetime => 'transaction'}) . q{; SELECT owner FROM lock_transfer('k', 'a', 'p')}), "acquired\np", 'a holding for a transaction is handed over');
-is(ask($two, shared('k', 'p')), 'held', '... to an owner who cannot have another');
+is(ask($one, 'BEGIN; ' . shared('k', 'a', q{, lifetime => 'transaction'}) . q{; SELECT owner FROM lock_transfer('k', 'a', 'p')}), "acquired\np", 'a holding with lifetime transaction is transferred');
+is(ask($two, shared('k', 'p')), 'held', '... its new owner cannot share the key in another session');
 ask($one, 'COMMIT');
-is(ask($two, shared('k', 'p')), 'acquired', '... before that is over');
+is(ask($two, shared('k', 'p')), 'acquired', '... before the transaction has ended');
 clean();
 my $generated = ask($one, q{BEGIN; SELECT owner FROM lock_acquire('k', mode => 'shared', lifetime => 'transaction')});
-is(ask($two, shared('k', $generated)), 'held', 'nor can one whom acquire has named');
-is(ask($one, "SELECT mode FROM lock_convert('k', '$generated'); SELECT holders, mode FROM lock_status('k'); COMMIT"), "exclusive\n1|exclusive", '... who can have the key alone');
-is(ask($two, shared('k', $generated) . "; SELECT lock_release('k', '$generated')"), "acquired\nt", '... and afterwards anew');
+is(ask($two, shared('k', $generated)), 'held', 'a generated owner cannot share the key in another session, either');
+is(ask($one, "SELECT mode FROM lock_convert('k', '$generated'); SELECT holders, mode FROM lock_status('k'); COMMIT"), "exclusive\n1|exclusive", '... but can convert to exclusive');
+is(ask($two, shared('k', $generated) . "; SELECT lock_release('k', '$generated')"), "acquired\nt", '... and acquire the key anew after the transaction');
 clean();
 is( ask($one, q{BEGIN; SELECT lock_acquire('k', owner => 'a', mode => 'shared', lifetime => 'transaction'), lock_acquire('k', owner => 'b', mode => 'shared', lifetime => 'transaction') IS NOT NULL;
 		SELECT (lock_transfer('k', 'a', 'b')).owner; SELECT holders FROM lock_status('k'); SELECT lock_release('k', 'b'); SELECT locked FROM lock_status('k'); COMMIT}) =~ s/^.*\n//r,
-	"b\n1\nt\nf", 'two holdings for a transaction become one');
+	"b\n1\nt\nf", 'a transfer joins two holdings with lifetime transaction');
 ask($two, q{SELECT lock_acquire('k', '1 hour', 'b', 'shared')});
 my ($old, $new) = split /\n/, ask($one, 'BEGIN; SELECT fencing_token FROM ' . (shared('k', 'a', q{, lifetime => 'transaction'}) =~ s/.*FROM //r) . q{; SELECT fencing_token FROM lock_transfer('k', 'a', 'b'); COMMIT});
-cmp_ok($new, '>', $old, '... also with a lease, which has a new fencing token then');
-is(ask($two, q{SELECT holders, lifetime, fencing_token FROM lock_status('k')}), "1|lease|$new", '... and goes on');
+cmp_ok($new, '>', $old, 'a transfer joins such a holding with a lease, which gets a new fencing token');
+is(ask($two, q{SELECT holders, lifetime, fencing_token FROM lock_status('k')}), "1|lease|$new", '... and outlives the transaction');
 clean();
 
-# The row of a reader who is gone, wanted by two at a time
+# Two sessions at a time want the row of a reader that has released.
 is(ask($one, shared('k', 'a') . q{; SELECT lock_release('k', 'a')}), "acquired\nt", 'a reader comes and goes');
-is(ask($two, 'BEGIN; ' . shared('k', 'b')), 'acquired', '... one who has not committed may have its row');
-is(ask($three, shared('k', 'c')), 'acquired', '... the next does not wait for that');
+is(ask($two, 'BEGIN; ' . shared('k', 'b')), 'acquired', '... an uncommitted reader may use its row');
+is(ask($three, shared('k', 'c')), 'acquired', '... the next reader does not wait for that one');
 is(ask($four, shared('k', 'a')), 'acquired', '... nor does the first when it comes back');
 ask($two, 'ROLLBACK');
-is(ask($three, q{SELECT holders FROM lock_status('k')}), '2', '... and all is counted');
+is(ask($three, q{SELECT holders FROM lock_status('k')}), '2', '... and both committed readers are counted');
 clean();
 
 #
-# What was seen before the claim may be wrong under it.
+# The look before the claim may be out of date under the claim.
 if (@build)
 {
-	# By name: what was done with the key before, what One asks for, and what Two
-	# gets between its look and its claim
+	# By name: the history of the key, the call of One, and the call of Two, which comes
+	# between One's look and its claim
 	my @races = (
 		[ 'a reader of a new key', '', acquire('race:1', 'one'), shared('race:1', 'two') ],
 		[ 'a reader of a key that was a writer\'s', acquire('race:2', 'zero') . q{; SELECT lock_release('race:2', 'zero')}, acquire('race:2', 'one'), shared('race:2', 'two') ],
@@ -323,27 +323,27 @@ if (@build)
 		ask($four, 'SELECT pg_advisory_lock(1706)');
 		start($one, "SET atomic_lock.test_pause_at = 'before-claim'; $wanted; RESET atomic_lock.test_pause_at");
 		poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
-		is(ask($two, $between), 'acquired', "$name comes between");
+		is(ask($two, $between), 'acquired', "$name acquires between look and claim");
 		ask($four, 'SELECT pg_advisory_unlock_all()');
-		is(answer($one), 'held', '... and has it');
-		is(ask($watch, q{SELECT count(*) FROM lock_status() WHERE key LIKE 'race:%'}), 1, '... alone');
+		is(answer($one), 'held', '... the call before it is refused');
+		is(ask($watch, q{SELECT count(*) FROM lock_status() WHERE key LIKE 'race:%'}), 1, '... and one holding is left');
 		ask($two, q{SELECT lock_release_all('two')});
 	}
 }
 
 # Very many holdings of a transaction
 #
-is(ask($one, q{BEGIN; SELECT count(lock_acquire('d' || n, owner => 'a', lifetime => 'transaction')) FROM generate_series(1, 1000) n}), '1000', 'a thousand for a transaction');
+is(ask($one, q{BEGIN; SELECT count(lock_acquire('d' || n, owner => 'a', lifetime => 'transaction')) FROM generate_series(1, 1000) n}), '1000', 'a thousand locks with lifetime transaction');
 is(ask($one, q{SAVEPOINT s; SELECT count(lock_release('d' || n, 'a')) FROM generate_series(1, 600) n}), '600', '... most of which are released');
 is(ask($one, q{SELECT count(*) FROM generate_series(1, 1000) n WHERE lock_is_held('d' || n, 'a')}), '400', '... 400 are left');
-is(ask($one, q{ROLLBACK TO s; SELECT count(*) FROM generate_series(1, 1000) n WHERE lock_is_held('d' || n, 'a')}), '1000', '... or all, when that is rolled back');
-is(ask($one, q{SELECT sum(lock_release_all('a')); ROLLBACK TO s; SELECT count(lock_transfer('d' || n, 'a', 'b')) FROM generate_series(1, 1000) n; SELECT lock_release_all('b'); COMMIT}), "1000\n1000\n1000", '... and handed over');
-is(ask($two, q{SELECT count(*) FROM generate_series(1, 1000) n, lock_status('d' || n) WHERE locked}), '0', '... and free in the end');
+is(ask($one, q{ROLLBACK TO s; SELECT count(*) FROM generate_series(1, 1000) n WHERE lock_is_held('d' || n, 'a')}), '1000', '... or all of them, when the release is rolled back');
+is(ask($one, q{SELECT sum(lock_release_all('a')); ROLLBACK TO s; SELECT count(lock_transfer('d' || n, 'a', 'b')) FROM generate_series(1, 1000) n; SELECT lock_release_all('b'); COMMIT}), "1000\n1000\n1000", '... all are transferred and released');
+is(ask($two, q{SELECT count(*) FROM generate_series(1, 1000) n, lock_status('d' || n) WHERE locked}), '0', '... and all keys are free in the end');
 clean();
 
 #
-# A set that has some of its keys and waits for another, while app_lock is
-# rewritten: the rows are elsewhere then.
+# A set has some of its keys and waits for another, while app_lock is rewritten: the rows have
+# new positions then.
 #
 foreach my $rewrite ('VACUUM FULL app_lock', 'CLUSTER app_lock USING app_lock_pkey', 'ALTER TABLE app_lock SET (fillfactor = 80); VACUUM FULL app_lock')
 {
@@ -358,36 +358,36 @@ foreach my $rewrite ('VACUUM FULL app_lock', 'CLUSTER app_lock USING app_lock_pk
 		ask($three, join ";\n", split /; /, $rewrite);
 		ask($one, q{SELECT lock_release('b', 'o')});
 		is(answer($two), "a|acquired\nb|acquired", "a set waits during $rewrite ($mode)");
-		is(ask($watch, q{SELECT count(*) FILTER (WHERE lock_is_held('z' || n, 'zo' || n)), (SELECT count(*) FROM app_lock WHERE key LIKE 'z%') FROM generate_series(10, 30) n}), '21|21', '... and what others have is theirs');
-		is(ask($watch, q{SELECT string_agg(key || ' ' || owner, ', ' ORDER BY key) FROM app_lock WHERE NOT released AND key IN ('a', 'b')}), 'a w, b w', '... as what it has is its own');
-		is(ask($watch, q{SELECT count(*) FROM (SELECT key FROM app_lock GROUP BY key, slot HAVING count(*) > 1) s}), '0', '... no row is there twice');
+		is(ask($watch, q{SELECT count(*) FILTER (WHERE lock_is_held('z' || n, 'zo' || n)), (SELECT count(*) FROM app_lock WHERE key LIKE 'z%') FROM generate_series(10, 30) n}), '21|21', '... the locks of other owners are unchanged');
+		is(ask($watch, q{SELECT string_agg(key || ' ' || owner, ', ' ORDER BY key) FROM app_lock WHERE NOT released AND key IN ('a', 'b')}), 'a w, b w', '... the keys of the set belong to its owner');
+		is(ask($watch, q{SELECT count(*) FROM (SELECT key FROM app_lock GROUP BY key, slot HAVING count(*) > 1) s}), '0', '... no holding has two rows');
 		ask($one, q{SELECT lock_release_all('zo' || n) FROM generate_series(10, 30) n});
 		clean();
 	}
 }
 
 #
-# A transaction that relies on a lease, and was refused a set with its key, does
-# nothing more with it than before: it and the heartbeats let each other pass.
+# A transaction relies on a lease, and was refused a set with its key.  That changes
+# nothing for the key: the transaction and heartbeats still let each other pass.
 #
 my $for_transaction = q{, lifetime => 'transaction'};
 is(ask($one, acquire('b', 'o') . '; ' . acquire('z', 'w')), "acquired\nacquired", 'a lease');
-is(ask($two, 'BEGIN; ' . acquire('b', 'o', $for_transaction)), 'reacquired', '... on which a transaction relies');
-is(ask($two, q{SELECT status FROM lock_try_acquire_all('{b,z}', owner => 'o')}), 'held', '... that is refused a set');
-is(ask($one, q{BEGIN; SELECT lock_extend('b', 'o') IS NOT NULL}), 't', '... and extended by another');
-is(ask($two, acquire('b', 'o', $for_transaction)), 'reacquired', '... on which the first relies once more');
+is(ask($two, 'BEGIN; ' . acquire('b', 'o', $for_transaction)), 'reacquired', '... a transaction relies on it');
+is(ask($two, q{SELECT status FROM lock_try_acquire_all('{b,z}', owner => 'o')}), 'held', '... and is refused a set with its key');
+is(ask($one, q{BEGIN; SELECT lock_extend('b', 'o') IS NOT NULL}), 't', '... another session extends the lease');
+is(ask($two, acquire('b', 'o', $for_transaction)), 'reacquired', '... and the transaction relies on it once more');
 ask($_, 'COMMIT') for ($one, $two);
 clean();
 
 #
-# Who empties the table, or makes another, and finds no readers there, has said
-# nothing when that is rolled back.
+# A transaction empties the table, or creates another, and finds no readers there.  Its
+# rollback brings the readers back.
 #
 foreach my $empty ('TRUNCATE app_lock', 'SAVEPOINT s; TRUNCATE app_lock', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock')
 {
 	is(ask($one, shared('k', 'a')), 'acquired', 'a key is shared');
-	is(ask($two, "BEGIN; $empty; " . acquire('k', 'b') . ($empty =~ /SAVEPOINT/ ? '; ROLLBACK TO s; COMMIT' : '; ROLLBACK')), 'acquired', "... it is free after $empty");
-	is(ask($three, acquire('k', 'c')), 'held', '... and is still shared after the rollback');
+	is(ask($two, "BEGIN; $empty; " . acquire('k', 'b') . ($empty =~ /SAVEPOINT/ ? '; ROLLBACK TO s; COMMIT' : '; ROLLBACK')), 'acquired', "... the key is free after $empty");
+	is(ask($three, acquire('k', 'c')), 'held', '... and still shared after the rollback');
 	clean();
 }
 

@@ -1,13 +1,13 @@
-# An administrator ends what is held of a key that clients have in hand all the time.
+# An administrator ends the lease of a key on which clients always have a claim.
 #
 # Several clients acquire, extend and release one key, so that at every moment a
-# transaction of one of them has a claim on it, and none has it for long.
+# transaction of one of them has a claim on it, and none keeps its claim for long.
 #
-# Properties: force_release and lock_steal get through, and the clients go on without an
-# error; where one transaction has the key in hand all the while, others coming and going
+# Properties: force_release and lock_steal succeed, and the clients continue without an
+# error; where one transaction keeps its claim all the time, while others come and go
 # beside it, both raise 55P03 and do not wait for its end.
 #
-# Turns red when: whoever ends a lease by force only tries for a claim, which then is
+# Turns red when: a forced end only tries to claim the key, which is
 # never free; or waits for a transaction that does not end.
 
 use strict;
@@ -33,7 +33,7 @@ $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $admin, $slow) = map { session($node, $_) } ('Watch', 'Admin', 'Slow');
 
-# What clients do with the key.  Each statement keeps its claim for some milliseconds.
+# The scripts of the clients.  Each statement keeps its claim for some milliseconds.
 my %loads = (
 	# Claims of readers overlap.
 	'readers' => q{SELECT (lock_try_acquire('readers', '1 hour', 'c:client_id', 'shared', wait => '1 min')).status, pg_sleep(0.02);
@@ -48,8 +48,8 @@ SELECT lock_try_extend('heartbeats', 'one'), pg_sleep(0.01);
 SELECT lock_try_release('writers', 'c:client_id'), pg_sleep(0.002);
 });
 
-# What an administrator is told who calls something again and again, each answer with
-# its number.  A refusal does not count where one transaction has the key throughout the call.
+# The answers that an administrator gets to repeated calls, each with its count.  A refusal does
+# not count if one transaction had a claim on the key throughout the call.
 sub answers
 {
 	my ($key, $sql) = @_;
@@ -77,13 +77,13 @@ foreach my $load (sort keys %loads)
 	my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, $load, $loads{$load}));
 
 	my %count = answers($load, q{SELECT lock_try_force_release('KEY', 'busy')});
-	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release gets through");
-	cmp_ok($count{released}, '>', 0, '... and ends what is held');
+	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release succeeds");
+	cmp_ok($count{released}, '>', 0, '... and ends leases');
 	%count = answers($load, q{SELECT (lock_steal('KEY', 'thief', 'busy')).status});
-	cmp_ok($count{acquired} // 0, '>', $calls / 2, '... and lock_steal');
+	cmp_ok($count{acquired} // 0, '>', $calls / 2, '... lock_steal succeeds, too');
 	$run->signal('INT');
 	$run->finish;
-	unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);
+	unlike($output, qr/ERROR|FATAL|abort/, '... no client gets an error') or diag($output);
 }
 poll($watch, q{SELECT count(*) = 3 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 
@@ -92,17 +92,17 @@ my $output;
 my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, 'others', $loads{readers}));
 poll($watch, q{SELECT lock_holder('readers') IS NOT NULL});
 ask($slow, q{BEGIN; SELECT lock_acquire('readers', '1 hour', 'slow', 'shared', wait => '4 min')});
-is(told($admin, q{SELECT force_release('readers', 'busy')}), '55P03', 'a transaction that does not end: force_release does not wait for it');
+is(told($admin, q{SELECT force_release('readers', 'busy')}), '55P03', 'force_release does not wait for a transaction that stays open');
 is(told($admin, q{SELECT lock_steal('readers', 'thief', 'busy')}), '55P03', '... nor does lock_steal');
 is(told($admin, q{SELECT lock_try_force_release('readers', 'busy')}), 'pending', '... nor lock_try_force_release');
 ask($slow, 'COMMIT');
 my %count = answers('readers', q{SELECT lock_try_force_release('KEY', 'busy')});
-# A key that was free at the moment is no refusal.
-cmp_ok($count{released} + ($count{not_found} // 0), '>', $calls / 2, '... but once it has ended they get through');
-cmp_ok($count{released}, '>', 0, '... and end what is held');
+# not_found is no refusal: the key was free at that moment.
+cmp_ok($count{released} + ($count{not_found} // 0), '>', $calls / 2, '... and succeeds when that transaction has ended');
+cmp_ok($count{released}, '>', 0, '... and ends leases');
 $run->signal('INT');
 $run->finish;
-unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);
+unlike($output, qr/ERROR|FATAL|abort/, '... no client gets an error') or diag($output);
 end($watch, $admin, $slow);
 $node->stop;
 log_is_clean($node, also => qr/40P01/);

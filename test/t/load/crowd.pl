@@ -1,17 +1,17 @@
 # Sixty-four clients on one key, on ten thousand, on sets that overlap, and on a
 # lease at the moment of its end.
 #
-# Everybody writes down what they were granted, and until when they relied on it,
-# by the server's clock.  AL_HISTORY_SECONDS in the environment lets it run longer.
+# Each client records its grants, and until when it relied on them,
+# by the server's clock.  AL_HISTORY_SECONDS in the environment makes the test run longer.
 #
-# Properties: no two holdings of a key overlap, tokens of a key rise in the order
+# Properties: no two holdings of a key overlap; tokens of a key rise in the order
 # of its grants; a client that waits for a set of keys in any order is never the
-# victim of a deadlock; when a lease ends, one of many who try at that moment has
-# it; nobody hears an error, and in the end every key is free.
+# victim of a deadlock; when a lease ends, one of many clients that try at that moment gets
+# the key; no client gets an error, and in the end every key is free.
 #
-# Turns red when: take-over is not atomic; a token is drawn before the key is
-# claimed; sets are claimed in the order of the arguments, or by hash; a place in
-# the queue, or a claim, is left behind.
+# Turns red when: the take-over of an expired lease is not atomic; a token is drawn before
+# the key is claimed; sets are claimed in the order of the arguments, or by hash; a waiter
+# or a claim is left behind.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,7 @@ my $watch = session($node, 'Watch');
 ask($watch, q{CREATE EXTENSION atomic_lock; CREATE EXTENSION amcheck;
 CREATE TABLE history (what text, key text, token bigint, since timestamptz, until timestamptz)});
 
-# What follows a grant to one client
+# The steps of a client after a grant
 my $rely = q{\if :got
 SELECT quote_literal(clock_timestamp()) AS until \gset
 SELECT lock_release(:key, 'c:client_id');
@@ -76,13 +76,13 @@ foreach my $what (sort keys %loads)
 	ok($ok, "$what: 64 clients, no error");
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 	note ask($watch, "SELECT count(*), count(DISTINCT key) FROM history WHERE what = '$what'");
-	is(ask($watch, qq{SELECT * FROM (SELECT *, lead(since) OVER (PARTITION BY key ORDER BY token) AS next FROM history WHERE what = '$what') h WHERE next < until LIMIT 5}), '', '... no two of a key overlap');
-	is(ask($watch, qq{SELECT * FROM (SELECT *, lag(token) OVER (PARTITION BY key ORDER BY since, token) AS before FROM history WHERE what = '$what') h WHERE token <= before LIMIT 5}), '', '... tokens rise in their order');
+	is(ask($watch, qq{SELECT * FROM (SELECT *, lead(since) OVER (PARTITION BY key ORDER BY token) AS next FROM history WHERE what = '$what') h WHERE next < until LIMIT 5}), '', '... no two holdings of a key overlap');
+	is(ask($watch, qq{SELECT * FROM (SELECT *, lag(token) OVER (PARTITION BY key ORDER BY since, token) AS before FROM history WHERE what = '$what') h WHERE token <= before LIMIT 5}), '', '... tokens rise in the order of the grants');
 	poll($watch, 'SELECT count(*) = 0 FROM lock_status()');
 	poll($watch, 'SELECT (SELECT count(*) FROM lock_waiters) + (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711) = 0');
 }
 is(ask($watch, 'SELECT token FROM history GROUP BY token HAVING count(*) > 1'), '', 'no token was given twice');
-is(ask($watch, q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '2', 'the indexes are sound');
+is(ask($watch, q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '2', 'the indexes are correct');
 end($watch);
 $node->stop;
 log_is_clean($node, also => qr/40P01|duplicate key/);

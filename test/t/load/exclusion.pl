@@ -1,21 +1,21 @@
-# Many connections on few keys, and a judgement of everything they saw.
+# Many connections on few keys, and a check of everything that they have recorded.
 #
 # Each round acquires, does its work in transactions of its own, and releases,
-# extends, rolls back, or lets the lease run out; an administrator forces and
-# steals, a sweep runs, the table is rewritten, indexes are rebuilt and made.  All rounds write down what they
-# were granted and what they know of its end, by the server's clock.
-# AL_HISTORY_SECONDS in the environment lets it run longer.
+# extends, rolls back, or lets the lease expire; an administrator forces and
+# steals, a sweep runs, the table is rewritten, indexes are rebuilt and created.  All rounds
+# record their grants and what they know of their ends, by the server's clock.
+# AL_HISTORY_SECONDS in the environment makes the test run longer.
 #
-# Properties: no two holdings of a key overlap that their holders may rely on;
-# fencing tokens of a key rise in the order in which it was granted, none twice;
+# Properties: no two holdings of a key overlap while their holders may rely on them;
+# fencing tokens of a key rise in the order of its grants, and none occurs twice;
 # a counter that only the lock guards loses no update; a fenced register never
-# goes back; nobody hears an error; at the end every key can be had.
+# goes back; no client gets an error; at the end every key can be acquired.
 #
 # Turns red when: a take-over reads and writes in two steps; expiry is judged by
-# the start of the transaction or another clock; an extension revives what has
-# expired; a token is drawn before the key is claimed; a release works without
-# the owner; the sweep removes without looking again; acquire is granted by an
-# old snapshot; an index that is rebuilt or made is missed.
+# the start of the transaction or another clock; an extension revives an expired
+# lease; a token is drawn before the key is claimed; a release works without
+# the owner; the sweep removes a row without looking again; an old snapshot decides about
+# a grant; a row is missing in an index that is rebuilt or created.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,8 +38,8 @@ $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION atomic_lock;
 
--- what a round was granted: it may rely on the lease from granted (the clock
--- when it was judged) until known_end
+-- The grants of all rounds.  A round may rely on its lease from granted (the clock
+-- when the key was judged) until known_end
 CREATE TABLE forced (key text);
 CREATE TABLE history (
 	key text, token bigint, granted timestamptz, known_end timestamptz,
@@ -84,7 +84,7 @@ BEGIN
 	COMMIT;
 END $$;
 
--- Short leases: most run out, some are extended, some released too late.
+-- Short leases: most expire, some are extended, some released too late.
 CREATE PROCEDURE short_round(k text) LANGUAGE plpgsql AS $$
 DECLARE
 	g		lock_grant;
@@ -105,7 +105,7 @@ BEGIN
 		refused = refused + (token > g.fencing_token)::int WHERE key = k;
 	COMMIT;
 	WHILE dice < 0.5 LOOP
-		-- about the time it runs out: either may win
+		-- about when the lease expires: either may win
 		PERFORM pg_sleep(greatest(0, extract(epoch FROM t_end - clock_timestamp())) * (0.5 + random()));
 		COMMIT;
 		e := lock_try_extend(k, g.owner, make_interval(secs => 0.001 + 0.005 * random()));
@@ -126,7 +126,7 @@ BEGIN
 	COMMIT;
 END $$;
 
--- An administrator with a heavy hand
+-- An administrator steals and forces
 CREATE PROCEDURE admin_round(k text) LANGUAGE plpgsql AS $$
 DECLARE
 	g	lock_grant;
@@ -193,11 +193,11 @@ sub play_round
 }
 play_rounds(\&play_round, sub { $errors || $node->safe_psql('postgres', q{SELECT count(*) FILTER (WHERE how = 'long') > 100
 	AND count(*) FILTER (WHERE how = 'short') > 100 AND count(*) FILTER (WHERE how = 'stolen') > 50 AND (SELECT count(*) FROM forced) > 20 FROM history}) eq 't' });
-is($errors, '', 'no error');
+is($errors, '', 'no client gets an error');
 note $node->safe_psql('postgres', 'SELECT how, released, count(*) FROM history GROUP BY 1, 2 ORDER BY 1, 2');
 
-# What an administrator forced ended then, at the latest; what was stolen, when
-# the thief was granted it.
+# A lease that an administrator has force-released ended then, at the latest; a stolen one, when
+# the thief got its grant.
 $node->safe_psql(
 	'postgres', q{
 CREATE TABLE holding AS
@@ -222,27 +222,27 @@ is( $node->safe_psql(
 SELECT c.key, c.value, count(h.*) FROM counter c LEFT JOIN history h ON h.key = c.key
 GROUP BY c.key, c.value HAVING c.value <> count(h.*)}), '', 'the counter has lost no update');
 is($node->safe_psql('postgres', q{SELECT released, count(*) FROM history WHERE how = 'long' AND released <> 'released' GROUP BY 1}),
-	'', 'nobody lost a long lease');
+	'', 'no long lease was lost');
 is( $node->safe_psql(
 		'postgres', q{SELECT DISTINCT released FROM history WHERE released NOT IN ('left', 'released', 'expired', 'forced', 'not_owner', 'not_found')}),
-	'', 'late releases hear the truth');
+	'', 'late releases get an answer that is possible');
 is( $node->safe_psql(
 		'postgres', q{
-SELECT count(*) FROM history h WHERE h.released = 'already_released'}), '0', '... nobody hears of a release that was not its own');
+SELECT count(*) FROM history h WHERE h.released = 'already_released'}), '0', '... none gets already_released for the release of another owner');
 is( $node->safe_psql(
 		'postgres', q{
-SELECT count(*) FROM history h WHERE h.released = 'forced' AND NOT EXISTS (SELECT FROM lock_audit a WHERE a.key = h.key AND a.fencing_token = h.token)}), '0', '... nor of a forced end');
+SELECT count(*) FROM history h WHERE h.released = 'forced' AND NOT EXISTS (SELECT FROM lock_audit a WHERE a.key = h.key AND a.fencing_token = h.token)}), '0', '... none gets forced without an audited forced end');
 
 # Afterwards
 $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lock_status()}) or die 'leases that do not end';
 is( $node->safe_psql(
 		'postgres', q{SELECT bool_and((lock_try_acquire(k)).acquired) FROM unnest('{long-1,long-2,short-1,short-2,short-3}'::text[]) k}),
-	't', 'every key can be had');
+	't', 'every key can be acquired');
 $node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
 is( $node->safe_psql(
 		'postgres', q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass AND indisvalid}),
-	'3', 'the indexes are sound, one that was made meanwhile, too');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM app_lock GROUP BY key HAVING count(*) > 1}), '', 'one row for a key');
+	'3', 'the indexes are correct, also the one that was created meanwhile');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM app_lock GROUP BY key HAVING count(*) > 1}), '', 'each key has one row');
 $node->stop;
 
 log_is_clean($node, also => qr/could not serialize|concurrently (?:updated|deleted)|duplicate key/);

@@ -1,16 +1,16 @@
-# Ten thousand prefixes.
+# Policies with ten thousand prefixes.
 #
 # SEED in the environment chooses other policies.
 #
-# Properties: for any key, and each part, the policy with the longest prefix that
-# rules this part is found, as a query over lock_policies finds it, however the prefixes
-# contain each other, and while they change; keys and prefixes are compared as bytes; a
-# session needs no more memory for them than a bound for each, gives it back when
-# they are gone, and does not grow with the number of times that it has read them.
+# Properties: for any key, and each part of a policy, the policy with the longest prefix that
+# sets this part is found, as a query over lock_policies finds it, however the prefixes
+# contain each other, and while they change; keys and prefixes are compared as bytes; the
+# memory that a session needs for policies is at most a fixed number of bytes for each, is
+# given back when they are dropped, and does not grow when they are read again.
 #
-# Turns red when: a link skips a shorter prefix, or is to one that the policy does not
-# begin with; the search stops at the nearest prefix, which does not rule the part; the
-# order of prefixes is that of a collation; what was read before is kept.
+# Turns red when: a link skips a shorter prefix, or leads to one that the policy does not
+# begin with; the search stops at the nearest prefix, which does not set the part; the
+# order of prefixes is that of a collation; the memory of a former read is kept.
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,7 +31,7 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\
 $node->start;
 my ($watch, $session) = map { session($node, $_) } ('Watch', 'Session');
 
-# What lock_policies says about a key, part by part.  A prefix of a key in bytes is
+# The policies of a key by a query of lock_policies, part by part.  A prefix is
 # compared as bytes, also where it ends within a character.
 ask($watch, q{
 CREATE EXTENSION atomic_lock;
@@ -46,7 +46,7 @@ CREATE FUNCTION oracle(key text) RETURNS jsonb STABLE LANGUAGE sql AS $$
 		ORDER BY part, octet_length(prefix) DESC) s
 $$;
 -- Random texts over few letters, so that many contain others; some have letters of
--- several bytes, and some whose order depends on who sorts them
+-- several bytes, and some whose order depends on the collation
 CREATE FUNCTION letters(longest int) RETURNS text LANGUAGE sql AS $$
 	SELECT coalesce(string_agg((ARRAY['a', 'b', 'B', ':', '-', ' ', 'ä', 'é', '𝄞', E'\x7f'])[1 + floor(random() ^ 2 * 10)::int], ''), '')
 	FROM generate_series(1, floor(random() * (longest + 1))::int)
@@ -58,7 +58,7 @@ CREATE FUNCTION set_random(prefix text) RETURNS void LANGUAGE sql AS $$
 $$});
 ask($watch, 'SELECT setseed(' . $seed / 2**31 . ')');
 
-# Keys whose policies are looked up in both ways; those that differ
+# Looks up policies of keys in both ways; returns the number of differences
 sub wrong
 {
 	my ($keys) = @_;
@@ -71,9 +71,9 @@ sub contexts
 }
 
 #
-# A few hundred that contain each other, while they change
+# A few hundred policies that contain each other, while they change
 #
-is(contexts(), '0|0', 'a session that has no policies');
+is(contexts(), '0|0', 'a session on a server without policies');
 foreach my $round (1 .. 8)
 {
 	ask($watch, q{SELECT count(set_random(letters(8))) FROM generate_series(1, 60)});
@@ -84,24 +84,24 @@ foreach my $round (1 .. 8)
 		'0|', 'round ' . $round . ': ' . ask($watch, 'SELECT count(*) FROM lock_policies') . ' policies');
 }
 
-# Each prefix of the longest key has one.
+# Each prefix of the longest key has a policy.
 ask($watch, q{TRUNCATE app_lock_policy; SELECT count(set_random(repeat('x', n))) FROM generate_series(0, 1024) n});
-is(wrong(q{SELECT repeat('x', n) FROM generate_series(1, 1024, 31) n UNION ALL SELECT repeat('x', 1024) UNION ALL SELECT repeat('x', n) || 'y' FROM generate_series(0, 1000, 100) n}), '0|', 'a prefix of each length');
+is(wrong(q{SELECT repeat('x', n) FROM generate_series(1, 1024, 31) n UNION ALL SELECT repeat('x', 1024) UNION ALL SELECT repeat('x', n) || 'y' FROM generate_series(0, 1000, 100) n}), '0|', 'a policy for a prefix of each length');
 
 #
-# Ten thousand: tenants, some of which have parts, and what is for all of them
+# Ten thousand policies: tenants, some with parts of their own, and policies for all tenants
 #
 ask($watch, qq{TRUNCATE app_lock_policy;
 	SELECT set_random(''), set_random('tenant-');
 	SELECT count(set_random('tenant-' || n || CASE WHEN n % 7 = 0 THEN ':jobs:' WHEN n % 5 = 0 THEN '' ELSE ':' END)) FROM generate_series(1, $number - 2) n});
 is(ask($watch, 'SELECT count(*) FROM lock_policies'), $number, "$number prefixes");
 is(wrong(qq{SELECT 'tenant-' || floor(random() * $number * 1.2)::int || (ARRAY['', ':', ':k', ':jobs:', ':jobs:k', '0', '-'])[1 + floor(random() * 7)::int] FROM generate_series(1, 100)
-	UNION ALL VALUES ('a'), ('z'), ('tenant'), ('tenant-'), ('tenant-:')}), '0|', '... random keys have the right ones');
+	UNION ALL VALUES ('a'), ('z'), ('tenant'), ('tenant-'), ('tenant-:')}), '0|', '... random keys have the right policies');
 
-# By another way, many more keys: the one whose number is in the key
+# Many more keys in another way: the number in the key names its policy.
 is(ask($session, qq{SELECT count(*) FROM generate_series(1, $number - 2) n
 		LEFT JOIN lock_policies p ON p.prefix = 'tenant-' || n || ':'
-	WHERE n % 7 <> 0 AND n % 5 <> 0 AND p.max_ttl IS NOT NULL AND ((lock_policy('tenant-' || n || ':k')).prefixes ->> 'max_ttl') IS DISTINCT FROM p.prefix}), '0', '... and each tenant has its own');
+	WHERE n % 7 <> 0 AND n % 5 <> 0 AND p.max_ttl IS NOT NULL AND ((lock_policy('tenant-' || n || ':k')).prefixes ->> 'max_ttl') IS DISTINCT FROM p.prefix}), '0', '... and each tenant has its own policy');
 
 # Memory
 sub is_within
@@ -122,15 +122,15 @@ foreach my $n (1 .. 50)
 	ask($watch, "SELECT lock_set_policy('tenant-1:', max_ttl => '$n min')");
 	ask($session, q{SELECT lock_policy('k')});
 }
-is(contexts(), "1|$size", '... which stays, however often they are read');
-is(ask($session, q{SELECT max_ttl FROM lock_policy('tenant-1:k')}), '00:50:00', '... and they were');
+is(contexts(), "1|$size", '... the size stays the same, however often they are read');
+is(ask($session, q{SELECT max_ttl FROM lock_policy('tenant-1:k')}), '00:50:00', '... and the last change is known');
 ask($watch, 'TRUNCATE app_lock_policy');
 ask($session, q{SELECT lock_policy('k')});
-cmp_ok((split /\|/, contexts())[1], '<=', 8192, '... until they are gone');
+cmp_ok((split /\|/, contexts())[1], '<=', 8192, '... and the memory is given back when they are dropped');
 
-# More than there can be
+# More policies than are allowed
 ask($watch, q{INSERT INTO app_lock_policy (prefix) SELECT 'too many ' || n FROM generate_series(1, 100001) n});
-like(reply($session, q{SELECT lock_holder('k')}), qr/^ERROR: .*too many policies/, 'more than 100,000 are refused');
+like(reply($session, q{SELECT lock_holder('k')}), qr/^ERROR: .*too many policies/, 'more than 100,000 policies are an error');
 ask($watch, q{SELECT lock_drop_policy('too many 1')});
 is(reply($session, q{SELECT lock_holder('k') IS NULL}), 't', '... until one is dropped');
 

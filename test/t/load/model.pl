@@ -1,42 +1,43 @@
-# Anything that four sessions may do, in any order, against a model.
+# Random calls of four sessions, in any order, against a model.
 #
 # A random sequence of calls, in transactions and without, with savepoints,
-# disconnects and leases that run out, is played both by the server and by
-# test/perl/AtomicLockModel.pm, and each answer and what is to be seen of all
+# disconnects and leases that expire, is played both by the server and by
+# test/perl/AtomicLockModel.pm; each answer and the visible state of all
 # keys is compared.  SEED in the environment chooses other sequences, AL_STEPS their
 # length, AL_KIND the kind.
 #
-# Properties: an answer depends on nothing but who holds the key, in which
-# mode, and what unfinished transactions have in hand; what is refused changes
+# Properties: an answer depends only on the holders of the key, their
+# modes, and the claims of unfinished transactions; a refusal changes
 # nothing, takes no transaction id and keeps no claim; tokens of a key rise with
-# each grant, also over those that are rolled back, and stay the same with
-# whatever is no grant; reacquire, upgrade, conversion, transfer and extension
-# keep what they have to; sets are had as a whole or not at all.  Keys and owners
-# that were made to have one hash are as different as any others.  A key that is
-# asked for with max_holders is had if fewer others have it, committed or not; who
-# is refused hears how many they are, and whose end lets one more in; all this also
+# each grant, also over grants that are rolled back, and stay the same in
+# calls that are no grant; reacquire, upgrade, conversion, transfer and extension
+# keep what they have to keep; a set is acquired as a whole or not at all.  Keys and owners
+# that were made to have one hash are as different as any others.  A call with max_holders
+# gets the key if fewer others hold it, committed or not; a refusal shows
+# the number of holders, and the holder whose end frees a seat; all this also
 # where a key has more readers than answers count.
 #
-# In some sequences there are places in line, and offers: who has no place waits for those
-# who have, whatever it asks for; a key that is let go of is offered to the first of them,
-# if it is free then; who does not take it loses its place to the next.
+# Some sequences have tickets and offers: an owner without a ticket is behind the owners of
+# tickets, in every mode; a key that is released is offered to the first of them,
+# if it is free then; an owner that lets its offer lapse loses its position to the next.
 #
-# In some sequences there are policies, which sessions of several roles set, drop and
-# roll back: the longest prefix decides each part of what holds for a key, from the next
-# call of every session on; times, places, quotas and roles are as the policies say, and
-# what keeps a key closed does; lock_history has each grant and what ended it, and
-# lock_held_at what was at some moment of before.
+# Some sequences have policies, which sessions of several roles set, drop and
+# roll back: the longest prefix decides each part of the policy for a key, from the next
+# call of every session on; times, positions, quotas and roles are as the policies say, as
+# are the keys that stay closed; lock_history has each grant and its end, and
+# lock_held_at shows the holders at a former moment.
 #
 # Turns red when: readers and writers share a key; an owner has two holdings of
 # it; a refusal writes; a rollback leaves a holding, a claim, or a mode;
-# somebody's transaction is looked through; a holding outlives its session or
+# a call ignores the claims of another transaction; a holding outlives its session or
 # transaction, or ends before; a dead holding is revived, or a live one taken;
-# a token is given twice or falls; there is one holder more than there may be, or
-# a place that nobody gets; keys or owners are told apart by a hash that
-# can be inverted; a call goes by a policy of before, of another prefix, or of somebody's
-# unfinished transaction; a line is jumped, a place is lost or kept beside the lock, an
-# offer is made twice, to another than the first, or not at all; a quota counts too much or too little; a grant is not in the
-# history, is in it twice, or ended by something else.
+# a token is given twice or falls; there is one holder more than the limit, or
+# a free seat that no waiter gets; keys or owners are distinguished by a hash that
+# can be inverted; a call goes by a former policy, by that of another prefix, or by one that
+# an unfinished transaction of another session has set; the line is jumped, a ticket is lost
+# or kept beside the lock, an offer is made twice, to another than the first, or not at all;
+# a quota counts too much or too little; a grant is not in the
+# history, is in it twice, or has a wrong end.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,20 +54,20 @@ my @seeds = defined $ENV{SEED} ? split(/\D+/, $ENV{SEED}) : (1706, 1729);
 my $steps = $ENV{AL_STEPS} || 1500;
 # ... and one kind of sequences: crowd, line or policies
 my $kind = $ENV{AL_KIND} || '';
-# Readers of the crowded key, in a sequence of its own, and where counts end
+# The readers of the crowded key, in a sequence of its own, and the number where counts end
 my $crowd = 150;
 my $many = $AtomicLockModel::many;
 
 # Made by test/collisions.py: three keys and two owners have one hash in PostgreSQL,
-# with the seeds that were once used for them, and the shared holding of d by the
-# fourth owner has what o1's of a has.  It must not matter.
+# with the seeds that were once used for them, and the owner_hash of d and the
+# fourth owner equals that of a and o1.  The library must not care.
 my @few_keys = ('a', '<tK~W[rLuAXo', '4I/UC?q0[*[>', 'd');
 my @keys;
 my @owners = ('o1', 'Hxu6XF+jjnmn', 'o3', 'oDtlA<nrP3U!');
 my @names = ('Ada', 'Bob', 'Cid', 'Dot');
 
-# Under policies, there are more keys, Ada is a superuser and the others have roles.
-# Prefixes of keys, others beside them in their order, and one that is longer than its key
+# With policies there are more keys; Ada is a superuser and the others have roles.
+# Prefixes: of keys, others that sort beside them, and one that is longer than its key
 my @more_keys = ('da', 'db', '<tK:1');
 my %roles = (Bob => 'al_bob', Cid => 'al_cid', Dot => 'al_dot');
 my @prefixes = ('', '', 'a', 'd', 'd', 'd', 'da', '<', '<tK', '<tK', '<tK~W[rLuAXo', '<tK~W[rLuAXo+', '<tL', '4', '4I/UC?q0[*[>', '4J');
@@ -85,7 +86,7 @@ sub connect_session
 
 	$session{$name} = session($node, $name);
 	ask($session{$name}, "SET SESSION AUTHORIZATION $roles{$name}") if $is_ruled && $roles{$name};
-	# Where a call would wait for a transaction it is an error, at once.
+	# A call that would wait for a transaction gets an error, at once.
 	ask($session{$name}, q{SET lock_timeout = '1 ms'});
 	$started{$name} = "$name " . pid($session{$name});
 	$model->{alive}{ $started{$name} } = 1;
@@ -98,7 +99,7 @@ sub one_of
 }
 
 #
-# What is asked of the server with each call
+# The queries that go with each call
 #
 my $grant = q{concat_ws('|', 'grant', key, acquired, status, coalesce(mode, '-'), coalesce(owner, '-'), coalesce(fencing_token, 0),
 	coalesce(extract(epoch FROM acquired_at), 0), coalesce(extract(epoch FROM expires_at), 'Infinity'), coalesce(holders, 0), coalesce(max_holders, 0))};
@@ -120,7 +121,7 @@ my $lines = q{SELECT 'line', k, queued, (SELECT string_agg(concat_ws(' ', place,
 	SELECT 'since', key, fencing_token, extract(epoch FROM acquired_at) FROM app_lock WHERE fencing_token > 0;};
 $view =~ s/OWNERS/join(',', @owners)/e;
 
-# ... as seen by somebody
+# The state as a session sees it
 sub view
 {
 	my $sql = join "\n", $view, $is_ruled ? $policies : (), $has_lines ? $lines : ();
@@ -129,7 +130,7 @@ sub view
 	return join("\n", 'SET atomic_lock.owner = ' . one_of("''", map { "'$_'" } @owners) . ';', $sql, 'RESET atomic_lock.owner;', $is_ruled ? history_sql() : ());
 }
 
-# Who held a key at some moment of before
+# Ask for the holders of a key at a former moment.
 sub history_sql
 {
 	my ($key, $at) = (one_of(@keys), one_of(@moments));
@@ -138,7 +139,7 @@ sub history_sql
 	return "SELECT 'asked', '$key', $at; SELECT 'at', fencing_token, coalesce(ended_by, '-') FROM lock_held_at('$key', to_timestamp(0) + $at * interval '1 s');";
 }
 
-# Run it, and return its lines by their first column, each a list of the others.
+# Run SQL, and return its lines by their first column, each as the list of its other columns.
 sub run
 {
 	my ($name, $sql) = @_;
@@ -166,7 +167,7 @@ sub run
 	return \%lines;
 }
 
-# What of the answer is not as it should be, as a list of complaints
+# The differences between the answer and the expectation, as a list of complaints
 my @complaints;
 sub expect
 {
@@ -191,7 +192,7 @@ sub expect_near
 }
 
 #
-# What a session sees of all keys
+# The view of a session on all keys
 #
 sub pid_of
 {
@@ -222,14 +223,14 @@ sub check_view
 		expect_is($pid eq 'pending' ? 't' : 'f', $model->is_pending($name, $key) ? 't' : 'f', "$what pending") or next;
 		expect_is($locked, @holdings ? 't' : 'f', "$what locked") or next;
 		next unless @holdings;
-		# of those who are shown, nobody is also somebody who is not known
+		# An unknown owner is not one of the shown holders.
 		my $unknown = grep { $_->{by} && !defined $_->{owner} } @holdings;
 		expect_in($holders, [ map { min($_, $many) } scalar(@holdings) - (@maybe ? $unknown : 0) .. @holdings + @maybe ], "$what holders");
-		# the caller's own, or else the one that lasts longest; without those that need not be shown, or with them
+		# The caller's own holding, or else the one that lasts longest, with or without those that need not be shown
 		my @own = grep { ($_->{owner} // '') eq $me } @holdings, @maybe;
 		if (@holdings > $many && !@own)
 		{
-			# not all are looked at
+			# the call looks at some of them only
 			@own = (@holdings, @maybe);
 		}
 		elsif (!grep { !$_->{by} } @own)
@@ -243,7 +244,7 @@ sub check_view
 		my @shown = map { join ' ', @{$_}{qw(mode lifetime token)}, $pid eq 'pending' ? $pid : pid_of($name, $_) } @own;
 		expect_in("$mode $lifetime $token $pid", \@shown, "$what the holding that is shown to '$me'");
 
-		# Whether it is known who has the key for another's transaction is not said.
+		# Whether the owner of another transaction's holding is known is not checked.
 		my %theirs = map { $_->{owner} // '' => 1 } @theirs, @maybe;
 		expect_is(join(' ', grep { $live->{$_} || !$theirs{$_} } split / /, $held), join(' ', grep { $live->{$_} } sort @owners), "$what held by");
 	}
@@ -253,7 +254,7 @@ sub check_view
 	return;
 }
 
-# Who is in line, in which order
+# The tickets of a key, in their order
 sub check_lines
 {
 	my ($name, $lines) = @_;
@@ -274,7 +275,7 @@ sub check_lines
 	return;
 }
 
-# What lock_policy() says, what keeps keys closed, and who held them
+# The answers of lock_policy(), the moments until which keys are closed, and former holders
 sub check_policies
 {
 	my ($name, $lines) = @_;
@@ -292,7 +293,7 @@ sub check_policies
 
 			$value = $model->value($name, $key, $named[$i]) if $i < @durations;
 			$value = undef if $named[$i] eq 'max_lifetime' && !$value;
-			# a role that was dropped has a number only
+			# a role that was dropped is shown by its number
 			$value = join ' ', sort map { /(.*) (\d+)/ ? ($2 eq $model->{oid}{$1} ? $1 : $2) : $_ } @$value if $named[$i] eq 'roles' && $value;
 			$value = $value ? 'f' : 't' if !$named[$i];
 			$value = $value ? 't' : 'f' if $named[$i] =~ /^(?:history|notify)$/;
@@ -323,15 +324,15 @@ sub check_policies
 	return;
 }
 
-# Is a moment before what began or ended in a time?  Undefined: nobody knows.
+# Is a moment before the begin or end of a grant?  Undefined: it cannot be decided.
 sub is_before
 {
 	my ($at, $clock) = @_;
 	return $at < $clock->[0] - 1e-5 ? 1 : $at > $clock->[1] + 1e-5 ? 0 : undef;
 }
 
-# How a grant has ended, or nothing.  A lease that ends with its session looks expired to
-# those who find it later.
+# How a grant has ended, or an empty list.  A lease that ends with its session looks expired to
+# calls that find it later.
 sub ends
 {
 	my ($name, $key, $grant) = @_;
@@ -358,9 +359,9 @@ sub check_held_at
 		my @ends = ends($name, $key, $grant);
 
 		next if grep({ !defined } @is) || $grant->{is_unknown} || !$end && @ends;
-		# The session that it was for has ended, but who asks is making something else of it.
+		# The session of the holding has ended, but the caller's transaction has given it another lifetime.
 		next if $grant->{lost} && grep { ($_->{token} // '') eq $token && $model->is_live($_) } values %{ $model->rows($name, $key) };
-		# Where the end was not written, it may not be known.
+		# An end that was not written may be unknown.
 		next if !defined $by && $grant->{lost} && $grant->{since} < ($model->{forgotten}{$key} // 0);
 		expect_is(defined $by ? 'held' : 'not held', !$is[0] && $is[1] ? 'held' : 'not held', "$key at $at, as $name is told, by token $token,");
 		expect_in($by, @ends ? \@ends : ['-'], "end of token $token of $key") if defined $by;
@@ -369,7 +370,7 @@ sub check_held_at
 	return;
 }
 
-# lock_history has what was granted, and when and why it ended.
+# lock_history has each grant, its end, and the reason of the end.
 sub check_history
 {
 	my ($is_swept) = @_;
@@ -395,14 +396,14 @@ sub check_history
 		}
 		elsif (my @ends = ends('', $key, $grant))
 		{
-			# It is written when somebody finds it, if that has to be by then.
+			# An end is written when a call finds it, if that has to happen before the sweep.
 			expect_in($by, [ @ends, $is_swept && $grant->{lost} && $grant->{since} > ($model->{forgotten}{$key} // 0) ? () : '' ], "end of token $token of $key");
-			# The test may let it run out before it began.
+			# The test may let a lease expire before it began.
 			expect_near($end, $grant->{lost_at}[0], max($grant->{begin}[1], $grant->{lost_at}[1]), "moment of the end of token $token of $key") if $by && $grant->{lost};
 		}
 		else
 		{
-			expect_is("$by$end", '', "end of token $token of $key, which nobody has ended,");
+			expect_is("$by$end", '', "end of token $token of $key, which has not ended,");
 		}
 		$seen{ 'ended by ' . ($by || 'nobody') }++ if $is_swept;
 	}
@@ -413,7 +414,7 @@ sub check_history
 	return;
 }
 
-# How many there are, and may be
+# The number of holders, and the limit
 sub expect_holders
 {
 	my ($expected, $answer) = @_;
@@ -425,7 +426,7 @@ sub expect_holders
 }
 
 #
-# A grant: $r is what was asked for
+# A grant; $r is the request
 #
 sub check_grant
 {
@@ -448,7 +449,7 @@ sub check_grant
 	}
 	expect_is($at, $expected->{acquired_at} // $own->{acquired_at}, 'acquired_at') if $own;
 
-	# when it ends
+	# the end of the lease
 	my $ttl = exists $expected->{ttl} ? $expected->{ttl} : $r->{ttl};
 	my $life = $expected->{is_transfer} ? $expected->{limit_of_life} : ($r->{lifetime} // '') eq 'transaction' ? 'Inf' : $model->end_of_life($name, $answer->{key}, $at);
 	my @window = map { min($_, $life) } defined $ttl ? map { $_ + $ttl } @$clock : ('Inf', 'Inf');
@@ -509,7 +510,7 @@ sub check_beats
 }
 
 #
-# A refusal: what it says of who is in the way
+# A refusal: its description of the holder in the way
 #
 sub check_refusal
 {
@@ -524,7 +525,7 @@ sub check_refusal
 }
 
 #
-# What may be asked: SQL, what the model says, and what was asked of a grant
+# The random calls: SQL, the expected answer of the model, and the request
 #
 sub text
 {
@@ -541,8 +542,8 @@ sub some_ttl
 	return rand() < 0.4 ? undef : 3600 * (1 + int rand 9);
 }
 
-# A key, and an owner who has not two holdings of it: what comes of those is not
-# said.  Mostly one who has something, and often one that a transaction relies on.
+# A key, and an owner that does not have two holdings of it: the model does not say what
+# happens to two.  Mostly an owner with a holding, often one that a transaction relies on.
 sub relied_on
 {
 	my @relied;
@@ -573,7 +574,7 @@ sub some_holding
 
 	if ($has_lines && rand() < 0.15)
 	{
-		# Whose turn it is
+		# The owner whose turn it is
 		my ($key, $owner) = some_in_line($name);
 		my $first = $model->look_at_line($name, $key)->{first};
 
@@ -600,7 +601,7 @@ sub some_holding
 	}
 }
 
-# How many may share it: mostly about as many as do
+# A limit: mostly about as many as share the key
 sub some_limit
 {
 	my ($key) = @_;
@@ -610,18 +611,18 @@ sub some_limit
 	return one_of(max(1, $many - 3) .. $many + 3, $many + 3, 1, 99 .. 101, 2**31 - 1);
 }
 
-# An acquire without ttl is for the default, but for other lifetimes.
+# An acquire without ttl uses the default, if its lifetime is that of a lease.
 sub some_request
 {
 	my ($name) = @_;
 	my $lifetime = one_of('lease', 'lease', 'session', 'transaction', $model->{tx}{$name} ? 'transaction' : ());
 	my ($key, $owner) = some_holding($name);
 	my $mode = one_of('exclusive', 'shared', 'shared', 'shared');
-	# an exclusive lock with a limit is none, and so is a limit of nobody
+	# max_holders with an exclusive mode is an error, as is a limit below 1
 	my $limit = rand() < 0.02 ? ($mode eq 'shared' ? one_of(0, -1) : 1) : $mode eq 'shared' && rand() < 0.6 ? some_limit($key) : undef;
 
 	$limit = undef if $has_lines || $lifetime eq 'transaction' && rand() < 0.9;
-	# Others count a transaction as one sharer, so here it shares a key for one owner.
+	# Others count a transaction as one sharer, so here it shares a key for one owner only.
 	$lifetime = 'lease' if $model->{tx}{$name} && grep { $_ ne $owner } keys %{ $model->{tx}{$name}{mine}{$key} || {} };
 	my $ttl = $lifetime eq 'transaction' ? undef : some_ttl();
 
@@ -641,7 +642,7 @@ sub limit_sql
 	return defined $r->{limit} ? ", max_holders => $r->{limit}" : rand() < 0.2 ? ', max_holders => NULL' : '';
 }
 
-# A wait is asked for only where a policy forbids it.
+# Only a call that a policy forbids to wait asks for a wait.
 sub wait_sql
 {
 	my ($r) = @_;
@@ -697,7 +698,7 @@ sub policy_sql
 	return "SELECT 'done', lock_set_policy(" . join(', ', @arguments) . ')';
 }
 
-# One that is refused
+# A policy that is refused
 sub bad_policy
 {
 	return one_of(
@@ -706,7 +707,7 @@ sub bad_policy
 		[ '22004', q{'', roles => '{NULL}'} ], [ '42704', q{'', roles => '{4294967294}'} ]);
 }
 
-# What is to be expected of it, and how
+# The expected answer
 sub expected_of
 {
 	my ($name, $verb, $r) = @_;
@@ -800,7 +801,7 @@ my %verbs = (
 			return ("SELECT $grant FROM lock_steal('$r->{key}', '$r->{owner}', 'test', '2 hours')", $model->force($name, $r->{key}, $r), $r);
 		} ],
 
-	# ... in line
+	# The calls for tickets
 	enqueue => [ 40, sub {
 			my ($name) = @_;
 			my ($key, $owner) = some_in_line($name);
@@ -814,7 +815,7 @@ my %verbs = (
 			return ("SELECT 'left', lock_leave('$key', '$owner')", $model->leave($name, $key, $owner));
 		}, 2 ],
 
-	# ... under policies
+	# The calls in sequences with policies
 	heartbeat => [ 4, sub {
 			my ($name) = @_;
 			my ($key, $owner, $ttl) = (some_holding($name), some_ttl());
@@ -845,13 +846,13 @@ my %verbs = (
 			my $expected = $model->change_policies($name, sub { delete $_[0]{$prefix} });
 
 			$expected->{dropped} = $policies->{$prefix} ? 't' : 'f';
-			# or as a superuser may, who sees what a snapshot does
+			# or by SQL, as a superuser may, whose statement sees its snapshot
 			return ("WITH p AS (DELETE FROM app_lock_policy WHERE prefix = '$prefix' RETURNING prefix), r AS (DELETE FROM app_lock_policy_role WHERE prefix = '$prefix') SELECT 'dropped', count(*) > 0 FROM p", $expected)
 			  if $name eq 'Ada' && !$model->{tx}{$name} && rand() < 0.3;
 			return ("SELECT 'dropped', lock_drop_policy('$prefix')", $expected);
 		}, 1 ]);
 
-# Not calls; only where the model says that they make sense
+# Steps that are no calls; only where the model says that they make sense
 my %others = (
 	begin => [ 8, sub { !$model->{tx}{ $_[0] } } ],
 	commit => [ 14, sub { $model->{tx}{ $_[0] } } ],
@@ -868,7 +869,7 @@ my %others = (
 	role => [ 1, sub { $is_ruled } ],
 	member => [ 2, sub { $is_ruled } ]);
 
-# Choose by weight; in the same order for the same seed
+# Choose by weight; the same order for the same seed
 sub choose
 {
 	my ($name) = @_;
@@ -893,7 +894,7 @@ sub play_verb
 	my ($sql, $expected, $r) = $verbs{$verb}[1]->($name);
 	my $in_tx = $model->{tx}{$name};
 	my $wrap = !$in_tx && rand() < 0.4;
-	# lock_try_... raises for a transaction in the way of what would wait, no more
+	# lock_try_... raises only where another call would wait for a transaction
 	my $raises = $expected->{may} || $expected->{or} && $verb eq 'acquire' || $expected->{sqlstate} && ($verb !~ /^try_/ || $expected->{sqlstate}[0] =~ /^(55P03|22023|42501|53400)$/);
 	my $guard = ($in_tx || $wrap) && $raises;
 	my $error = $r && $r->{on_reacquire} ? "SET atomic_lock.on_reacquire = 'error';" : '';
@@ -931,7 +932,7 @@ sub play_verb
 	@moments = splice @moments, max(0, @moments - 60);
 	push @moments, @clock;
 
-	# what it is; of those who may be counted, some are not
+	# The expected answer; others may or may not be counted
 	my $or = @grants && $expected->{or_of} ? $expected->{or_of}{ $grants[0]{key} } : $expected->{or};
 	$expected = $or if $or && (@grants ? $grants[0]{acquired} eq 'f' : $sqlstate eq '55P03');
 	$refused = !($expected->{apply} || $expected->{all});
@@ -947,7 +948,7 @@ sub play_verb
 	}
 	elsif ($verb eq 'try_extend' && $sqlstate eq '00000' && $expected->{sqlstate})
 	{
-		# which of them it was is not said
+		# it does not say which of the reasons it was
 		my @unraised = grep { $_ ne '55P03' } @{ $expected->{sqlstate} };
 		$sqlstate = $unraised[0] if @unraised && $lines->{extended}[0][0] eq '';
 	}
@@ -978,7 +979,7 @@ sub play_verb
 	}
 	elsif ($verb eq 'leave')
 	{
-		expect_is($lines->{left}[0][0], $expected->{left}, 'whether it had a place');
+		expect_is($lines->{left}[0][0], $expected->{left}, 'whether it had a ticket');
 	}
 	elsif ($verb eq 'release_all')
 	{
@@ -1018,13 +1019,13 @@ sub play_verb
 	}
 	return if @complaints;
 
-	# A refusal leaves nothing.
+	# A refusal leaves no trace.
 	if ($refused)
 	{
 		my ($before, $after) = map { join ' ', @$_ } @{ $lines->{traces} };
 
-		# Some may have been released when it came to what could not be.
-		# What is rolled back may have taken one.
+		# release_all and heartbeat may have changed other keys before they met the refusal.
+		# A statement that was rolled back may have taken a transaction id.
 		expect_is($after, $before, 'after a refusal: no transaction id, claims, rows') unless $verb =~ /^(?:release_all|heartbeat)$/ || $has_written && $sqlstate ne '00000';
 	}
 
@@ -1034,7 +1035,7 @@ sub play_verb
 	$expected->{apply}->($expected->{count} || !@grants ? { end => $lines->{extended}[0][0], clock => [ @clock[ 0, 1 ] ], beats => { map { @{$_}[ 0, 2 ] } @{ $lines->{beat} || [] } } } : $grants[0]) if $expected->{apply};
 	if ($expected->{all})
 	{
-		# what one key does to the model may not depend on another
+		# the effect of one key on the model must not depend on another
 		$model->acquire($name, $model->of_key($r, $_->{key}))->{apply}->($_) for @grants;
 	}
 	$model->commit($name, [ @clock[ 0, -1 ] ]) unless $in_tx;
@@ -1086,7 +1087,7 @@ sub play_crowd
 		$model->commit($name, [ 0, 0 ]);
 		check_view($name, $lines);
 	}
-	# The list of all is of all.
+	# lock_status() without a key lists all of them.
 	expect_is(ask($watch, q{SELECT count(*) FROM lock_status() WHERE key = 'd' AND locked}), scalar keys %{ $model->live($name, 'd') }, 'rows of lock_status()');
 	return;
 }
@@ -1116,7 +1117,7 @@ sub play_other
 	{
 		my $key = one_of(@keys);
 
-		# A thief may be about to end it.
+		# A thief may be about to end the offer.
 		return if grep { $_->{no_offer}{$key} } values %{ $model->{tx} };
 		ask($watch, "UPDATE app_lock_queue SET expires_at = clock_timestamp() - interval '1 s' WHERE key = '$key' AND ticket = 0");
 		$trace[-1] .= " $key";
@@ -1139,7 +1140,7 @@ sub play_other
 	}
 	if ($verb eq 'expire')
 	{
-		# above all those that a transaction relies on
+		# above all the keys that a transaction relies on
 		my $key = one_of(@keys, map { ($_->[0]) x 4 } relied_on());
 
 		$trace[-1] .= " $key";
@@ -1177,7 +1178,7 @@ sub play_other
 	return;
 }
 
-# A role is dropped, or there is one with its name, which is another.
+# A role is dropped, or another role with its name is created.
 sub change_role
 {
 	if ($model->{oid}{al_gone})
@@ -1204,11 +1205,11 @@ sub disconnect_session
 	return;
 }
 
-# Al_dot is a member of al_team, and has none of its privileges.
+# Al_dot is a member of al_team, and inherits none of its privileges.
 $node->safe_psql('postgres', join ';', 'CREATE ROLE al_team', 'CREATE ROLE al_bob', 'CREATE ROLE al_cid', 'CREATE ROLE al_dot NOINHERIT', 'GRANT al_team TO al_bob, al_dot',
 	map { my $role = $_; ("GRANT SELECT ON app_lock TO $role", map { "SELECT lock_grant_access('$role', '$_')" } qw(user monitor admin)) } sort values %roles);
 
-# Answers that make it worth while
+# Answers that must occur, or the sequences show too little
 my @kinds = (
 	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'try_acquire pending', 'acquire 55P03', 'acquire LK007',
 	(map { ("$_ held by a limit", "$_ pending by a limit", "$_ held by a crowd", "$_ acquired within a limit") } qw(try_acquire try_acquire_all)), 'try_acquire reacquired within a limit', 'try_acquire 22023', 'crowd',
@@ -1266,12 +1267,12 @@ while (defined(my $sequence = shift @sequences))
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 	ask($watch, 'TRUNCATE app_lock, app_lock_queue, lock_audit, lock_history, app_lock_policy, app_lock_policy_role; DROP ROLE IF EXISTS al_gone; REVOKE al_team FROM al_cid');
 	end($watch);
-	# Some are rare.
+	# Some of these answers are rare.
 	push @sequences, map { $seeds[-1] + $more . $_ } '', ', with a crowd', ', in line', ', under policies'
 	  if !@sequences && !$kind && !@complaints && $played >= 3000 && grep({ !$seen{$_} } @kinds) && $more++ < 5;
 }
 
-# What has run out is written by a sweep, if history is still asked for.
+# A sweep writes the ends of expired leases, if history is still turned on.
 sub end_ruled
 {
 	disconnect_session($_) for @names;
@@ -1283,7 +1284,7 @@ sub end_ruled
 }
 
 note join ', ', map { "$_: $seen{$_}" } sort keys %seen;
-is(join(' ', grep { !$seen{$_} } @kinds), '', 'all kinds of answers came') if $played >= 3000 && !$kind;
+is(join(' ', grep { !$seen{$_} } @kinds), '', 'all kinds of answers occurred') if $played >= 3000 && !$kind;
 
 $node->stop;
 log_is_clean($node);

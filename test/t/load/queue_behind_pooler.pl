@@ -1,13 +1,13 @@
 # Two hundred browsers in line behind PgBouncer, and one listener.
 #
-# Properties: 200 clients share a pool of four connections in transaction mode, wait for
-# a key without one of them, and are told by one direct connection that listens when it is
-# their turn: all are served, in the order in which they came, while others come and go;
-# nobody who was known to be in line is overtaken by who came later; each grant is to one,
-# with a fencing token that rises.  Nobody tries before he is told.
+# Properties: 200 clients share a pool of four connections in transaction mode, and wait for
+# a key without using a connection; one direct connection listens and tells each client when
+# it is its turn.  All clients are served in the order of arrival, while others come
+# and go; no client whose ticket was known is overtaken by a client that came later; each
+# grant goes to one client, with a fencing token that rises.  No client tries before its turn.
 #
-# Turns red when: who waits keeps a connection of the pool; an offer is lost, goes to two,
-# or to whoever comes first; places are in the order of renewal.
+# Turns red when: a waiting client keeps a connection of the pool; an offer is lost, goes to
+# two clients, or to the first that asks; tickets are ordered by renewal.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ plan skip_all => 'needs PgBouncer' unless -x $pgbouncer;
 
 my $node = PostgreSQL::Test::Cluster->new('queue_pooled');
 $node->init;
-# Where two come at the very moment at which the key is let go of, the sweep may have to
+# If two clients come at the moment when the key is released, the sweep may have to
 # make the offer.
 $node->append_conf(
 	'postgresql.conf', q{
@@ -96,7 +96,7 @@ def enqueue(cursor, name):
     return cursor.fetchone()
 
 def serve(cursor, name):
-    """Come, wait for one's turn, have the key, and give it back"""
+    """Enqueue, wait for the turn, acquire the key, and release it"""
     global holders
     asked = time.monotonic()
     status, ticket, token = enqueue(cursor, name)
@@ -106,7 +106,7 @@ def serve(cursor, name):
         if not turn(ticket).wait(patience):
             errors.append(f'{name} starves')
             return
-        # Somebody else may have the key in hand for a moment, to look who is in line.
+        # Another session may have a claim on the key for a moment, to look at the line.
         while status == 'queued' and time.monotonic() < asked + 2 * patience:
             status, _, token = enqueue(cursor, name)
     if status != 'acquired':
@@ -122,7 +122,7 @@ def serve(cursor, name):
 
 def browse(number, first):
     try:
-        # PgBouncer does not take so many at the same instant.
+        # PgBouncer does not accept this many connections at the same instant.
         with connecting:
             connection = psycopg2.connect(pooled)
         connection.autocommit = True
@@ -144,7 +144,7 @@ listener = threading.Thread(target=listen, args=(ready,))
 listener.start()
 ready.wait(patience)
 
-# All come while somebody has the key, who lets go of it when all are in line.
+# All clients come while the key is held; it is released when all are in line.
 holder = psycopg2.connect(pooled)
 holder.autocommit = True
 cursor = holder.cursor()
@@ -156,7 +156,7 @@ while len(arrived) < browsers and not errors and time.monotonic() < until:
 cursor.execute("SELECT count(*), max(place) FROM lock_queue")
 print('in line', *cursor.fetchone())
 cursor.execute("SELECT lock_release('document', 'editor')")
-# As many come while these are served.
+# The same number of clients comes while these are served.
 threads += run(browsers, 'second')
 for thread in threads:
     thread.join(patience)
@@ -166,7 +166,7 @@ listener.join()
 tickets = [g[1] for g in sorted(grants) if g[4].startswith('first')]
 print('served', len(grants), 'in order', tickets == sorted(tickets))
 print('tokens', len(set(g[0] for g in grants)))
-# Who had heard of a place before somebody else asked for one is served before that one.
+# A client that had its ticket before another one asked is served before that one.
 overtaken = 0
 order = sorted(grants)
 first_answer = float('inf')
@@ -183,8 +183,8 @@ my $run = IPC::Run::start([ $python, '-', 'host=' . $node->host . ' port=' . $no
 		"host=$scratch port=6432 user=$user dbname=postgres", 200, $PostgreSQL::Test::Utils::timeout_default ],
 	'<', \$program, '>', \$stdout, '2>', \$stderr);
 $run->finish;
-is($stdout, "in line 200 200\nserved 400 in order True\ntokens 400\novertaken 0\n", 'all are served, in order') or diag($stderr);
-is($node->safe_psql('postgres', q{SELECT count(*) FROM lock_queue}), '0', '... nobody is left in line');
+is($stdout, "in line 200 200\nserved 400 in order True\ntokens 400\novertaken 0\n", 'all clients are served, in order') or diag($stderr);
+is($node->safe_psql('postgres', q{SELECT count(*) FROM lock_queue}), '0', '... the line is empty');
 
 kill 'INT', slurp_file("$scratch/pid") + 0;
 $node->stop;

@@ -1,16 +1,16 @@
-# Sixteen clients that come up against quotas all the time.
+# Sixteen clients that reach quotas all the time.
 #
-# Everybody writes down from when to when there was no doubt that they held a key, by
+# Each client records from when to when it certainly held a key, by
 # the server's clock: between the answer to the grant and the request to end it.
-# AL_HISTORY_SECONDS in the environment lets it run longer.
+# AL_HISTORY_SECONDS in the environment makes the test run longer.
 #
-# Properties: at no moment a role holds more keys than a policy lets it, of all lifetimes,
-# by many clients at once, over conversions, transfers, sets, rollbacks and prepared
-# transactions. Many calls are granted, so nobody is refused for a lease that is over.
-# Nobody is the victim of a deadlock, and nothing is left of a quota.
+# Properties: at no moment does a role hold more keys than its policy allows, with all
+# lifetimes, by many clients at once, over conversions, transfers, sets, rollbacks and prepared
+# transactions. Many calls are granted, so leases that have ended do not count.
+# There is no victim of a deadlock, and no claim on a quota is left.
 #
-# Turns red when: two count at the same time; a key that is not committed, or has no row, is
-# not counted; a quota is claimed before a wait, or in two orders.
+# Turns red when: two callers count at the same time; a key that is not committed, or has no
+# row, is not counted; a quota is claimed before a wait, or in two orders.
 
 use strict;
 use warnings FATAL => 'all';
@@ -38,7 +38,7 @@ my $watch = session($node, 'Watch');
 ask($watch, q{CREATE EXTENSION atomic_lock;
 CREATE TABLE history (what text, who text, key text, since timestamptz, until timestamptz);
 SELECT lock_set_policy('r:', max_keys_per_role => 5), lock_set_policy('r:x', max_ttl => '2 hours');
--- A quota refuses by an error, with which pgbench would end.
+-- A quota refuses by an error, which would end pgbench.
 CREATE FUNCTION try(key text, owner text, ttl interval, lifetime text, OUT got int, OUT ends timestamptz) LANGUAGE plpgsql AS $$
 BEGIN
 	SELECT acquired::int, coalesce(expires_at, 'infinity') INTO got, ends FROM lock_try_acquire(key, ttl, owner, lifetime => lifetime);
@@ -54,7 +54,7 @@ EXCEPTION WHEN configuration_limit_exceeded THEN
 	got := 0;
 END $$});
 
-# Four clients pass for one owner, with keys of their own; all are of one role.
+# Groups of four clients act for one owner, with keys of their own; all have one role.
 my $begin = q{\set o :client_id % 4
 \set n random(1, 5)
 \set p random(1, 3)
@@ -84,7 +84,7 @@ COMMIT;
 \\if :got
 $held\\endif
 },
-	# Not committed for a while, or never
+	# Left uncommitted for a while, or rolled back
 	unfinished => qq{BEGIN;
 SELECT * FROM try(:key, 'o' || :o, '1 hour', 'lease') \\gset
 \\if :got
@@ -110,7 +110,7 @@ INSERT INTO history VALUES ('WHAT', 'o' || :o, :key || 't', :since, :until);
 SELECT lock_try_release(:key, 'o' || :o);
 $held\\endif
 },
-	# From one owner to another one, of the same role
+	# From one owner to another, both of the same role
 	transfer => qq{SELECT * FROM try(:key, 'from:client_id', '1 hour', 'lease') \\gset
 \\if :got
 SELECT try(format('SELECT lock_transfer(%L, %L, %L)', :key, 'from:client_id', 'o' || :o)) AS handed \\gset
@@ -134,12 +134,12 @@ my $ok = 1;
 play_rounds(
 	sub { $ok &&= runs_well($node, '-c', 16, '-t', 50, @files) },
 	sub { !$ok || ask($watch, 'SELECT count(*) > 200 FROM history') eq 't' });
-ok($ok, '16 clients, no error');
+ok($ok, '16 clients get no error');
 poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 my $most = ask($watch, q{SELECT coalesce(max(n), 0) FROM (SELECT sum(delta) OVER (ORDER BY at, delta) AS n
 	FROM history, LATERAL (VALUES (since, 1), (until, -1)) e (at, delta)) s});
 note "at most $most by the role";
-cmp_ok($most, '<=', 5, '... the role holds no more keys than five');
+cmp_ok($most, '<=', 5, '... the role never holds more than five keys');
 poll($watch, 'SELECT count(*) = 0 FROM lock_status()');
 poll($watch, 'SELECT count(*) = 0 FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711');
 

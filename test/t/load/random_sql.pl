@@ -1,23 +1,23 @@
-# Random SQL, by roles of every level and by one with none.
+# Random SQL, by roles of every level and by one without a level.
 #
-# Statements are made at random out of every function and view of the extension,
-# arguments of all kinds, good and bad, and the ways in which SQL can call
-# something; several sessions send them at the same time, with transactions,
+# Statements are random combinations of every function and view of the extension,
+# arguments of all kinds, good and bad, and all ways of calling
+# a function in SQL; several sessions send them at the same time, with transactions,
 # savepoints, cursors and prepared transactions around them, while a superuser
 # vacuums, reindexes, cancels and terminates.  SEED in the environment chooses
-# the statements of a run, which says its seed; AL_RANDOM_SECONDS is how long it
-# goes on.
+# the statements of a run, which prints its seed; AL_RANDOM_SECONDS is the length of
+# the run.
 #
-# Policies come and go meanwhile, with quotas, roles and history.  So do places in line.
+# Policies come and go meanwhile, with quotas, roles and history, as do tickets.
 #
-# Properties: no crash and no failed assertion; no error but those that the
-# documentation of the function, or of the statement around it, lets one expect,
-# and never an internal one; no role can do what its level does not include, read or
-# write the tables behind, or see the owner that another role has presented; the
-# same goes for the server log.  After it nobody waits, no claim is left, no key
-# has two holdings that exclude each other, nor had at any time in lock_history; every
-# key can be had when there are no policies, the counters add up, and tables and indexes
-# are sound.
+# Properties: no crash and no failed assertion; only errors that the
+# documentation of the function, or of the statement around it, announces,
+# and never an internal one; no role can do more than its level includes, read or
+# write the tables of the extension, or see the owner that another role has presented, not
+# even in the server log.  Afterwards no waiter and no claim is left, no key
+# has two holdings that exclude each other, or had them at any time in lock_history; every
+# key can be acquired when there are no policies, the counters add up, and tables and indexes
+# are correct.
 #
 # Turns red when: an argument is used before it is checked; a path that only an
 # odd caller takes (a cursor, a subtransaction, a parallel plan, a read-only
@@ -63,8 +63,8 @@ atomic_lock.sweep_batch = 7
 $node->start;
 
 #
-# Roles, and what they own: tables whose names and keys are as bad as they can be.
-# Level: which functions they may call.
+# Roles, and their tables, with names and keys that are as bad as possible.
+# Level: the functions that a role may call.
 #
 my %level = (
 	al_user => { user => 1 },
@@ -159,7 +159,7 @@ sub one_of
 	return $_[ int rand @_ ];
 }
 
-# Which may be code that makes one
+# An element, or the result of an element that is code
 sub one_made
 {
 	my $made = one_of(@_);
@@ -167,10 +167,10 @@ sub one_made
 }
 
 #
-# Arguments: mostly good ones, so that something comes of a call
+# Arguments: mostly good ones, so that many calls succeed
 #
-my $role;		# whose statements are being made
-# Two with the hash that k1 has in PostgreSQL, with the seed that was once used for
+my $role;		# the role that the statements are for
+# Two keys whose hash equals that of k1 in PostgreSQL, with the seed that was once used for
 # keys; see test/collisions.py
 my @same_hash = ('X/M<P*VsiVTS', 'KSLdny##_IZY');
 my @keys = map { "'$_'" } ('k1', 'k2', 'k3', 'k4', @same_hash);
@@ -186,11 +186,11 @@ sub key
 		sub { "'k" . int(rand(500)) . "'" });
 }
 
-# Owners with "secret" in them are known to nobody but sessions of their role.
+# Only sessions of its role know an owner with "secret" in its name.
 sub owner
 {
 	return "'secret-of-$role-" . int(rand(3)) . q{'} if chance(60);
-	# The third has the hash of the first, as keys do above.
+	# The third has the same hash as the first, as some keys above.
 	return one_of(q{'o1'}, q{'o2'}, q{'Hxu6XF+jjnmn'}) if chance(50);
 	return one_of('NULL', 'NULL', q{''}, q{repeat('o', 255)}, q{repeat('o', 256)}, q{E'\x07'}, 'gen_random_uuid()::text', q{repeat('ö', 127)}, q{current_user});
 }
@@ -243,7 +243,7 @@ sub keys_array
 sub path      { return one_of(q{'k1/a'}, q{'k1/a/b'}, q{'k1/'}, q{'k1/a/'}, q{'k2/x:y'}) if chance(80); return one_of(key(), q{'/'}, q{'a//b'}, q{repeat('x/', 32)}, q{repeat('x/', 33)}, q{'a\/b'}) }
 sub separator { return chance(80) ? q{'/'} : one_of('NULL', q{''}, q{':'}, q{'\'}, q{'k'}, q{'éé'}, q{E'\xc3'}, q{repeat('s', 9)}) }
 
-# As many as there are keys, now and then
+# Sometimes one mode for each key
 sub modes
 {
 	return 'NULL' if chance(50);
@@ -274,7 +274,7 @@ sub prefix
 	return one_of(q{''}, q{''}, 'NULL', q{repeat('p', 1024)}, q{repeat('p', 1025)}, q{repeat('é', 513)}, q{E'k\n'}, q{E'\xff'}, key());
 }
 
-# Durations, numbers and roles of policies: mostly none
+# Durations, numbers and roles of policies: mostly NULL
 sub part   { return chance(75) ? 'NULL' : one_of(q{'1 min'}, q{'100 ms'}, q{'10 ms'}, q{'0'}, q{'30 s'}, q{'1 hour'}, q{'-1 s'}, q{'1 month'}, q{'infinity'}, q{'36500 days'}, q{'36501 days'}) }
 sub quota  { return chance(60) ? 'NULL' : one_of('1', '2', '3', '5', '100', '2147483647', '0', '-1', '2147483648', '1.5') }
 sub whom   { return chance(85) ? 'NULL' : one_of(q{'{al_user,al_all}'}, q{'{al_user2}'}, q{'{al_guest,al_user,al_user2,al_all}'}, q{'{}'}, q{'{NULL}'}, q{'{nobody}'}, q{'{0}'}, q{'{4294967295}'}, q{'{{al_user},{al_all}}'}, q{array_fill('al_user'::regrole, ARRAY[500])}) }
@@ -290,8 +290,8 @@ sub row_type
 }
 
 #
-# The functions: levels, kind (which errors are to be expected), what it gives,
-# and its arguments
+# The functions: levels, kind (which determines the possible errors)
+# and arguments
 #
 my @limit = ([ max_holders => \&max_holders ]);
 my @sharing = ([ mode => sub { q{'shared'} } ], @limit, [ owner => \&owner ], [ wait => \&wait_for ]);
@@ -361,7 +361,7 @@ my @functions = (
 	[ 'lock_grant_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'al_guest'}, 'NULL', q{'nobody'}, '0', '4294967295', q{'-'}) } ], [ level => sub { one_of(q{'user'}, q{'monitor'}, q{'admin'}, 'NULL', q{''}, q{'USER'}) } ] ],
 	[ 'lock_revoke_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'nobody'}, 'NULL') } ], [ level => sub { one_of(q{'user'}, q{'admin'}, 'NULL', q{'x'}) } ] ]);
 my @views = ([ 'lock_waiters', 'monitor' ], [ 'lock_stats', 'monitor' ], [ 'lock_contention', 'monitor' ], [ 'lock_activity', 'monitor' ], [ 'lock_guards', 'monitor' ], [ 'lock_audit', 'admin' ], [ 'lock_policies', 'monitor' ], [ 'lock_history', 'monitor' ], [ 'lock_queue', 'monitor' ]);
-# What nobody here may do at all
+# Statements that no role here may run
 my @forbidden = (
 	'SELECT * FROM app_lock', 'SELECT owner FROM app_lock', 'SELECT count(*) FROM app_lock', 'DELETE FROM app_lock', q{UPDATE app_lock SET expires_at = 'infinity'}, 'TRUNCATE app_lock',
 	q{INSERT INTO app_lock SELECT * FROM app_lock}, 'LOCK TABLE app_lock IN ACCESS SHARE MODE', 'SELECT * FROM app_lock_fence', q{SELECT nextval('app_lock_fence')}, q{SELECT setval('app_lock_fence', 1)},
@@ -387,15 +387,15 @@ sub call
 	}
 	else
 	{
-		# Most have defaults from the second or third on.
+		# Most arguments from the second or third on have defaults.
 		$count = int rand($count + 1) if chance(60);
 		$count = 1 if $count == 0 && @arguments;
 		$count = 2 if $count < 2 && $name =~ /^((?:lock_|lock_try_)?force_release|lock_transfer_all|lock_assert_fence|lock_fetch|lock_protect|lock_grant_access|lock_revoke_access|lock_held_at)$/;
-		# A policy has any parts.
+		# A policy sets any of its parts.
 		$count = @arguments if $name eq 'lock_set_policy' && chance(80);
 		$count = 3 if $count < 3 && $name =~ /^(lock_(?:try_)?transfer|lock_steal)$/;
 		$positional = chance(50) ? $count : int rand($count + 1);
-		# Those who share leave out what comes before the mode.
+		# A call with mode "shared" leaves out the arguments before the mode.
 		($count, $positional) = (max($count, 3), min($positional, 1)) if @arguments > 1 && $arguments[1][0] eq 'mode';
 		for my $i (0 .. $count - 1)
 		{
@@ -406,7 +406,7 @@ sub call
 	return (chance(90) ? '' : 'locks.') . "$name(" . join(', ', @list) . ')';
 }
 
-# Has the role one of the levels that a function belongs to?
+# Does the role have one of the levels that may call a function?
 sub may_call
 {
 	my ($function) = @_;
@@ -420,7 +420,7 @@ sub any_function
 }
 
 #
-# Around the call.  Only in a direct one must a role that may not call it fail.
+# Statements around the call.  Only a direct call must fail if the role may not make it.
 #
 my $number = 0;
 
@@ -464,8 +464,8 @@ sub wrapped
 		"SELECT $call \\; SELECT $call \\; SELECT 1");
 }
 
-# Not DEFERRABLE: PostgreSQL itself fails an assertion when such a wait is cancelled
-# and the transaction goes on from a savepoint.
+# Not DEFERRABLE: PostgreSQL itself fails an assertion if such a wait is cancelled
+# and the transaction continues from a savepoint.
 sub transaction
 {
 	return one_of(
@@ -489,7 +489,7 @@ sub setting
 		q{SET client_min_messages = 'debug5'}, q{SET client_min_messages = 'error'}, q{SET temp_buffers = 100}, q{SET enable_hashjoin = off}, q{SET quote_all_identifiers = on});
 }
 
-# Writes to tables of one's own, some of which are guarded by now
+# Writes to tables of the role; some of the tables are guarded by then
 sub write_own
 {
 	my $table = one_of(@tables);
@@ -511,7 +511,7 @@ sub statement
 	return ('setting', 0, setting()) if $dice < 24;
 	return ('table', 0, write_own()) if $dice < 31;
 	return ('forbidden', 1, one_of(@forbidden)) if $dice < 33;
-	# as an administrator may
+	# administrators may do this
 	return ('table', !$level{$role}{admin}, 'DELETE FROM app_lock_queue WHERE ticket ' . one_of('> 0', '= 0', '% 2 = 0', '< 0')) if $dice < 34;
 	if ($dice < 37)
 	{
@@ -523,7 +523,7 @@ sub statement
 	return ('any', 0, wrapped(call($function)));
 }
 
-# What a superuser does meanwhile
+# Statements of a superuser meanwhile
 sub maintenance
 {
 	my $all = q{SELECT %s(pid) FROM pg_stat_activity WHERE usename LIKE 'al\_%%' ORDER BY random() LIMIT 1};
@@ -537,12 +537,12 @@ sub maintenance
 }
 
 #
-# Which errors are to be expected
+# The errors that are possible
 #
 sub codes { return map { $_ => 1 } map { split ' ' } @_ }
 
 # Refused, cancelled, in a transaction that had failed, or under a search_path
-# without us
+# without the extension
 my $always = '00000 57014 25P02 42501 25006 55P03 40P01 40001 42883 42P01 42704 22004 22021 3F000 53200 54000 25P03 57P01';
 my $argument = '22023 22007 22008 22015 22P02 22P05 54001 22003';
 my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 LK009 LK011 25000 53400';
@@ -560,17 +560,17 @@ my %expected = (
 	forbidden => { codes($always, '25001 25P01 42P07 0A000 42602 22023 55P02 42809') });
 # A cursor WITH HOLD makes the rest of its calls at COMMIT.
 $expected{transaction} = { map { %$_ } @expected{qw(transaction verb look fetch schedule policy access protect)} };
-# ... with whatever may be around it
+# The errors of any statement around a call
 $expected{any} = { map { %$_ } values %expected };
 $expected{any}{$_} = 1 for split ' ', '0A000 21000 22012 23502 23514 2D000 26000 34000 42611 42803 42804 42809 42846 42703 42P02 42P03 42P05 42P07 42P13 42P16 42P17 42P20 42601 24000 2F003 25001 25P01 42702 42P10 42P18 42P19 55000 09000 42725 54023 42710 54011 3F000 P0001 40002';
 
 #
-# Play it
+# Run the statements.
 #
 my $dir = PostgreSQL::Test::Utils::tempdir;
 my @complaints;
 my (%seen, %answered);
-my ($told, $not_told) = (0, 0);    # sessions that were terminated
+my ($told, $not_told) = (0, 0);    # sessions that were terminated, with and without a message
 my $statements = 0;
 
 sub complain
@@ -580,16 +580,16 @@ sub complain
 	return;
 }
 
-# Write the statements of a session to a file
+# Write the statements of a session to a file.
 sub write_script
 {
 	my ($file, $script) = @_;
-	# Half of them have a savepoint around each statement.
+	# Half of the scripts have a savepoint around each statement.
 	my $text = "\\set VERBOSITY verbose\n\\set ON_ERROR_ROLLBACK " . one_of('on', 'off') . "\n\\pset null '~'\n";
 
 	foreach my $i (0 .. $#$script)
 	{
-		# psql does not set it where its own savepoint fails.  The marker also ends what a
+		# psql does not set SQLSTATE if its own savepoint fails.  The marker also ends text that a
 		# bad statement has left open.
 		$text .= "\\set SQLSTATE none\n$script->[$i][2];\n\\echo '##' $i :SQLSTATE\n";
 	}
@@ -599,7 +599,7 @@ sub write_script
 	return;
 }
 
-# What came of it
+# Check the output of a session.
 sub judge
 {
 	my ($file, $who, $script) = @_;
@@ -617,8 +617,8 @@ sub judge
 
 			$next = $place + 1;
 			$statements++;
-			# psql does not set it after a COPY that it rolls back, nor where the
-			# session was terminated, of which the message may be lost.
+			# psql does not set SQLSTATE after a COPY that it rolls back, nor where the
+			# session was terminated, whose message may be lost.
 			@codes = ('57P01') if $shown =~ /FATAL:\s+57P01:|server closed the connection unexpectedly/;
 			push @codes, $code if !@codes || $code !~ /^(?:none)?$/ && $code ne $codes[-1] && $codes[-1] ne '57P01';
 			$seen{ $codes[-1] }++;
@@ -631,7 +631,7 @@ sub judge
 			next;
 		}
 		$shown .= "$line\n";
-		complain("$who is told of an internal error: $line") if $who ne 'postgres' && $line =~ /\bXX00[0-2]\b/;
+		complain("$who gets an internal error: $line") if $who ne 'postgres' && $line =~ /\bXX00[0-2]\b/;
 		complain("$who is shown the owner of $1: $line")
 		  if $who !~ /^(postgres|al_admin|al_all)$/ && $line =~ /secret-of-(\w+)-/ && $1 ne $who;
 	}
@@ -644,7 +644,7 @@ sub judge
 	return;
 }
 
-# One round: a session of each role, and more of who may lock, at the same time
+# One round: a session of each role, and more of those that may lock, at the same time
 sub play
 {
 	my (@run, @files);
@@ -662,13 +662,13 @@ sub play
 		push @run, '&' if @run;
 		push @run, [ 'psql', '-XAqt', '-f', "$file.sql", '-d', $node->connstr('postgres') . " user=$who" ], '<', \undef, '>', "$file.out", '2>&1';
 	}
-	# Those who are terminated do not end well; judge() finds it.
+	# Terminated sessions do not end well; judge() recognizes them.
 	IPC::Run::run(@run, IPC::Run::timeout(10 * $PostgreSQL::Test::Utils::timeout_default));
 	judge(@$_) foreach @files;
 	return;
 }
 
-# The functions that each level has do work, so that random calls mean something.
+# The functions of each level work, so that random calls mean something.
 my $prologue = join ';', q{SET atomic_lock.owner = 'me'; SELECT lock_stats_reset(); SELECT lock_key('a')}, map { "SELECT count(*) FROM $_" }
   q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_try_acquire('r', mode => 'shared', max_holders => 1)}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_enqueue('p', 'me')}, q{lock_enqueue('p', 'you')}, q{lock_queue}, q{lock_queue()}, q{lock_leave('p', 'you')}, q{lock_ask('p', 'please')}, q{lock_channel('p')}, q{lock_assert('p')},
   q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
@@ -678,9 +678,9 @@ my $prologue = join ';', q{SET atomic_lock.owner = 'me'; SELECT lock_stats_reset
 	is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'a role with all levels can call all functions');
 }
 my ($status, $output) = $node->psql('postgres', join(' UNION ALL ', map { "SELECT '$_->[0]', has_table_privilege('al_none', 'locks.$_->[0]', 'SELECT')" } @views), on_error_die => 1);
-unlike($output, qr/\|t/, 'nobody else can read the views');
+unlike($output, qr/\|t/, 'a role without a level cannot read the views');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'atomic_lock' WHERE has_function_privilege('al_none', p.oid, 'EXECUTE')}),
-	'0', '... nor call anything');
+	'0', '... nor call a function');
 
 srand($seed);
 note("AL_SEED=$seed");
@@ -688,54 +688,54 @@ my $end = time + $seconds;
 my $rounds = 0;
 do { play(); $rounds++ } while (($rounds < 3 || time < $end) && !@complaints);
 note("$rounds rounds, $statements statements; by SQLSTATE: " . join(', ', map { "$_ $seen{$_}" } sort { $seen{$b} <=> $seen{$a} } keys %seen));
-ok(!@complaints, "$statements statements do what may be expected of them (SEED=$seed)")
+ok(!@complaints, "$statements statements raise only the errors that are documented (SEED=$seed)")
   or diag("AL_SEED=$seed\n", map { "$_\n" } @complaints);
 
-# Not all were refused.
-cmp_ok($seen{'00000'} // 0, '>', $statements / 10, '... and many do something');
+# Many calls were not refused.
+cmp_ok($seen{'00000'} // 0, '>', $statements / 10, '... and many succeed');
 cmp_ok(scalar(keys %answered), '>=', 10, '... as do most functions');
 
 #
-# After it
+# The state afterwards
 #
 my $watch = session($node, 'Watch');
 ask($watch, 'SET search_path = locks, public; SET atomic_lock.max_claims_per_transaction = 100000');
-# A session that has lost its timeouts may wait for one that is prepared.
+# A session that has lost its timeouts may wait for a prepared transaction.
 foreach my $pass (1, 2)
 {
 	ask($watch, "COMMIT PREPARED '$_'") foreach split /\n/, ask($watch, 'SELECT gid FROM pg_prepared_xacts');
 	poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE usename LIKE 'al\_%'});
 }
 ask($watch, 'DROP INDEX IF EXISTS locks.extra');
-# What they keep closed is open without them.
-is(ask($watch, q{SELECT string_agg(concat_ws(' ', p, g), ', ') FROM lock_policies p, lock_policy(p.prefix || '+') g WHERE octet_length(p.prefix) < 1024 AND (p.min_hold <> g.min_hold OR p.min_hold IS NOT NULL AND p.prefix <> g.prefixes->>'min_hold' OR p.max_keys_per_role IS DISTINCT FROM g.max_keys_per_role AND p.max_keys_per_role IS NOT NULL)}), '', 'each policy holds for keys with its prefix');
+# Keys that policies keep closed are open without them.
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', p, g), ', ') FROM lock_policies p, lock_policy(p.prefix || '+') g WHERE octet_length(p.prefix) < 1024 AND (p.min_hold <> g.min_hold OR p.min_hold IS NOT NULL AND p.prefix <> g.prefixes->>'min_hold' OR p.max_keys_per_role IS DISTINCT FROM g.max_keys_per_role AND p.max_keys_per_role IS NOT NULL)}), '', 'each policy applies to keys with its prefix');
 ask($watch, 'SELECT count(lock_drop_policy(prefix)) FROM lock_policies');
-# From here on nothing changes but by leases that run out.
+# From here on, only the expiry of leases changes the state.
 ask($watch, 'ALTER SYSTEM SET atomic_lock.sweep_interval = 0');
 ask($watch, 'SELECT pg_reload_conf()');
 poll($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL});
 poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'});
-# Those who are in line do not come any more.  A machine with a load leaves more of them than
-# a batch has.
+# The owners of tickets do not come any more.  A busy machine leaves more tickets than
+# a batch removes.
 ask($watch, $_) foreach ('UPDATE app_lock_queue SET expires_at = clock_timestamp()', 'SELECT lock_sweep(1000000)');
-is(ask($watch, 'SELECT (SELECT count(*) FROM lock_queue), (SELECT count(*) FROM app_lock_queue q WHERE ticket > 0 AND NOT EXISTS (SELECT FROM app_lock_queue o WHERE o.key = q.key AND o.offered = q.ticket))'), '0|0', 'no place is left, but one that may be offered its key');
-is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)'), '0|0', 'nobody waits, no claim is left');
+is(ask($watch, 'SELECT (SELECT count(*) FROM lock_queue), (SELECT count(*) FROM app_lock_queue q WHERE ticket > 0 AND NOT EXISTS (SELECT FROM app_lock_queue o WHERE o.key = q.key AND o.offered = q.ticket))'), '0|0', 'no ticket is left, except one that may be offered its key');
+is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)'), '0|0', 'no waiter and no claim is left');
 is(ask($watch, q{SELECT count(*) FROM (SELECT key FROM app_lock WHERE slot = 0 AND NOT released AND pid IS NULL AND expires_at > clock_timestamp()) e JOIN app_lock s ON s.key = e.key AND s.slot > 0 AND NOT s.released AND s.pid IS NULL AND s.expires_at > clock_timestamp()}),
-	'0', 'no key is held alone and shared');
+	'0', 'no key is held in exclusive and in shared mode');
 is(ask($watch, q{SELECT count(*) FROM (SELECT fencing_token FROM app_lock WHERE fencing_token > 0 GROUP BY fencing_token HAVING count(*) > 1) t}), '0', 'no fencing token was given twice');
-is(ask($watch, q{SELECT count(*) FROM lock_history a JOIN lock_history b ON b.key = a.key AND b.fencing_token > a.fencing_token AND b.acquired_at < a.ended_at AND b.ended_at > a.acquired_at AND (a.mode = 'exclusive' OR b.mode = 'exclusive')}), '0', '... nor was, at any time that lock_history knows');
-is(ask($watch, q{SELECT count(*) FROM lock_history WHERE ended_at < acquired_at OR (ended_at IS NULL) <> (ended_by IS NULL) OR owner_digest !~ '^[0-9a-f]{64}$' OR ended_by NOT IN ('released', 'expired', 'forced', 'stolen', 'transferred', 'converted', 'session', 'transaction')}), '0', 'what lock_history says of a grant makes sense');
+is(ask($watch, q{SELECT count(*) FROM lock_history a JOIN lock_history b ON b.key = a.key AND b.fencing_token > a.fencing_token AND b.acquired_at < a.ended_at AND b.ended_at > a.acquired_at AND (a.mode = 'exclusive' OR b.mode = 'exclusive')}), '0', '... nor was one at any time that lock_history knows');
+is(ask($watch, q{SELECT count(*) FROM lock_history WHERE ended_at < acquired_at OR (ended_at IS NULL) <> (ended_by IS NULL) OR owner_digest !~ '^[0-9a-f]{64}$' OR ended_by NOT IN ('released', 'expired', 'forced', 'stolen', 'transferred', 'converted', 'session', 'transaction')}), '0', 'every entry of lock_history is consistent');
 is(ask($watch, q{SELECT grants - releases - expirations - forced - (SELECT count(*) FROM app_lock WHERE NOT released) FROM lock_stats WHERE database = 'postgres'}), '0', 'grants = releases + expirations + forced + held');
 poll($watch, q{SELECT count(*) = 0 FROM app_lock a WHERE (SELECT locked FROM lock_status(a.key)) <> EXISTS (SELECT FROM lock_status() s WHERE s.key = a.key)});
 pass('lock_status(key) and lock_status() agree');
 ask($watch, $_) foreach (q{SELECT count(lock_steal(key, 'end', 'end')) FROM (SELECT DISTINCT key FROM lock_status()) s}, q{SELECT lock_release_all('end')});
-is(ask($watch, q{SELECT string_agg(k || ' ' || g.status, ', ') FROM unnest(ARRAY(SELECT DISTINCT key FROM app_lock) || ARRAY[} . join(', ', @keys) . q{]) k, lock_try_acquire(k, '1 min', 'last') g WHERE NOT g.acquired}), '', 'every key can be had');
-is(ask($watch, q{SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace AND nspname = 'locks' WHERE has_table_privilege('al_none', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') AND relkind IN ('r', 'v')}), '0', 'who had no rights has none');
+is(ask($watch, q{SELECT string_agg(k || ' ' || g.status, ', ') FROM unnest(ARRAY(SELECT DISTINCT key FROM app_lock) || ARRAY[} . join(', ', @keys) . q{]) k, lock_try_acquire(k, '1 min', 'last') g WHERE NOT g.acquired}), '', 'every key can be acquired');
+is(ask($watch, q{SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace AND nspname = 'locks' WHERE has_table_privilege('al_none', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') AND relkind IN ('r', 'v')}), '0', 'the role without rights still has none');
 SKIP:
 {
 	skip 'needs amcheck', 1 unless ask($watch, q{SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'});
 	ask($watch, 'CREATE EXTENSION amcheck SCHEMA public');
-	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'app_lock_queue'::regclass) AND indisvalid) i, unnest('{app_lock,app_lock_queue,lock_history,app_lock_policy,app_lock_policy_role}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are sound');
+	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'app_lock_queue'::regclass) AND indisvalid) i, unnest('{app_lock,app_lock_queue,lock_history,app_lock_policy,app_lock_policy_role}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are correct');
 }
 end($watch);
 $node->stop;
@@ -744,6 +744,6 @@ unlike($log, qr/TRAP:|PANIC:|terminated by signal|could not find block|ERROR:  X
 unlike($log, qr/^.*secret-of-.*$/m, 'no owner in the log');
 # The end of a parallel worker is an error of the session that it works for.
 my $terminated = () = $log =~ /FATAL: .*terminating (?:connection|background worker "parallel worker") due to administrator command/g;
-cmp_ok($told + $not_told, '<=', $terminated, 'sessions that ended without a word were terminated');
+cmp_ok($told + $not_told, '<=', $terminated, 'sessions that ended without a message were terminated');
 
 done_testing();

@@ -1,22 +1,22 @@
-# Crashes and stops at bad moments, and what is on disk after them.
+# Crashes and stops at bad moments, and the files that they leave.
 #
 # A primary writes its WAL with wal_consistency_checking = all, so that its own
-# recovery and a standby compare each page that they make with the page as it
-# was.  AL_CYCLES in the environment is the number of rounds in which 50
-# sessions wait and are terminated.
+# recovery and a standby compare each page that they make with the original
+# page.  AL_CYCLES in the environment is the number of rounds with 50
+# sessions that wait and are terminated.
 #
 # Properties: a crash in the middle of CREATE and DROP EXTENSION leaves
-# what there was before, and the statement can be said again; a hundred waiters
-# end with the server, be it stopped or its postmaster killed, and none stays
-# behind; a waiter answers what PostgreSQL asks of every process (DROP
-# DATABASE); sessions that wait and are terminated, over and over, leave no
-# place in the queue and no open file; when all processes stand still for longer
-# than a lease, it is over when they go on, and who waits has it; after crashes
-# under load heap and indexes fit together, here and on a standby.
+# the former state, and the statement can be repeated; a hundred waiters
+# end with the server, whether it is stopped or its postmaster killed, and no process is
+# left; a waiter answers PostgreSQL's requests to all processes (DROP
+# DATABASE); sessions that wait and are terminated, many times, leave no
+# waiter in the queue and no open file; when all processes are stopped for longer
+# than a lease, the lease has ended when they continue, and its waiter gets the key; after
+# crashes under load heap and indexes are consistent, on the primary and on a standby.
 #
-# Turns red when: the script commits in parts; a sleep does not heed the death
-# of the postmaster, or interrupts; a slot is not given back; a row is changed
-# and its WAL says otherwise, or an index entry is missing.
+# Turns red when: the script commits in parts; a sleep ignores the death
+# of the postmaster, or interrupts; a slot is not given back; the WAL record of a change
+# does not match the change, or an index entry is missing.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,7 +53,7 @@ $standby->start;
 
 my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 
-# Whether a process is there; one that nobody has fetched yet is not.
+# Is a process alive?  A zombie is not.
 sub alive
 {
 	my ($pid) = @_;
@@ -76,8 +76,8 @@ sub crashed
 }
 
 #
-# In the middle of DDL.  An event trigger makes it stand still when so many
-# commands of the script are done, or all objects are gone.
+# In the middle of DDL.  An event trigger stops the session when the given number of
+# commands of the script is done, or all objects are dropped.
 #
 ask($watch, q{
 CREATE FUNCTION stand() RETURNS event_trigger LANGUAGE plpgsql AS $$
@@ -113,17 +113,17 @@ sub kill_in
 foreach my $after (1, 20, 60)
 {
 	kill_in('CREATE EXTENSION atomic_lock', $after);
-	is(ask($watch, $strays), $nothing, "CREATE EXTENSION, killed after $after commands: nothing is there");
+	is(ask($watch, $strays), $nothing, "CREATE EXTENSION, killed after $after commands: no object is left");
 }
 ask($watch, 'CREATE EXTENSION atomic_lock');
 $all = ask($watch, $objects);
-is(ask($watch, $works), 'acquired|t', '... and can be said again');
+is(ask($watch, $works), 'acquired|t', '... and can be repeated');
 my $lease = ask($watch, q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'o')});
 kill_in('DROP EXTENSION atomic_lock', 1);
-is(ask($watch, $objects), $all, 'DROP EXTENSION, killed when all is gone: all is there');
-is(ask($watch, q{SELECT fencing_token FROM lock_status('kept')}), $lease, '... leases, too');
+is(ask($watch, $objects), $all, 'DROP EXTENSION, killed when all objects are dropped: all are back');
+is(ask($watch, q{SELECT fencing_token FROM lock_status('kept')}), $lease, '... and so is a lease');
 ask($watch, 'DROP EXTENSION atomic_lock');
-is(ask($watch, $strays), $nothing, 'DROP EXTENSION, again: nothing is there');
+is(ask($watch, $strays), $nothing, 'DROP EXTENSION, repeated: no object is left');
 ask($watch, 'DROP EVENT TRIGGER stand_end; DROP EVENT TRIGGER stand_drop; CREATE EXTENSION atomic_lock');
 is(ask($watch, $works), 'acquired|t', 'CREATE EXTENSION, again');
 
@@ -145,20 +145,20 @@ sub crowd
 }
 
 my $run = crowd(100);
-is(ask($watch, q{CREATE DATABASE other; DROP DATABASE other; SELECT count(*) FROM lock_waiters}), '100', 'DROP DATABASE gets an answer from a hundred waiters');
+is(ask($watch, q{CREATE DATABASE other; DROP DATABASE other; SELECT count(*) FROM lock_waiters}), '100', 'DROP DATABASE does not hang with a hundred waiters');
 my @pids = split /\n/, ask($watch, q{SELECT pid FROM lock_waiters});
 $node->stop('fast');
 $run->finish;
-is(scalar(grep { alive($_) } @pids), 0, 'a fast stop ends them all');
-like($output, qr/terminating connection due to administrator command/, '... and they are told');
+is(scalar(grep { alive($_) } @pids), 0, 'a fast stop ends all waiters');
+like($output, qr/terminating connection due to administrator command/, '... with an error');
 end($watch, $holder, $one, $two);
 $node->start;
 ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
-is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), lock_is_held('crowd', 'holder')}), '0|t', '... afterwards nobody waits');
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), lock_is_held('crowd', 'holder')}), '0|t', '... after the start the queue is empty, and the lease is held');
 
 $run = crowd(100);
 @pids = split /\n/, ask($watch, q{SELECT pid FROM pg_stat_activity});
-cmp_ok(scalar @pids, '>', 100, 'a hundred who wait, the launcher, and others');
+cmp_ok(scalar @pids, '>', 100, 'a hundred waiters, the launcher, and others');
 $node->kill9;
 $run->finish;
 my $left = @pids;
@@ -168,8 +168,8 @@ for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
 	last unless $left;
 	usleep(10_000);
 }
-is($left, 0, 'the postmaster is killed: they end by themselves');
-# A container may have nobody who fetches it, and a new one would take it to live.
+is($left, 0, 'the postmaster is killed: all of them end by themselves');
+# In a container the dead postmaster may stay a zombie, and a new one would take it for alive.
 my $pid_file = $node->data_dir . '/postmaster.pid';
 my ($killed) = slurp_file($pid_file) =~ /^(\d+)/;
 unlink $pid_file, $node->host . '/.s.PGSQL.' . $node->port . '.lock' if kill(0, $killed) && !alive($killed);
@@ -178,10 +178,10 @@ $node->start;
 ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), lock_is_held('crowd', 'holder'); SELECT lock_release('crowd', 'holder')}), "0|t\nt", '... and a new one starts');
 
-# Over and over.  Sessions use what others have left.
+# Many rounds.  Sessions use slots that others have left.
 my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 my $open_files = "SELECT count(*) FROM pg_ls_dir('/proc/$postmaster/fd', true, false)";
-# Tables of PostgreSQL that grow on use, as that of locks, are the anonymous ones.
+# The tables of PostgreSQL that grow in use, such as that of locks, are anonymous.
 my $shared = q{SELECT count(*), sum(allocated_size) FROM pg_shmem_allocations WHERE name <> '<anonymous>'};
 my ($before, $files);
 foreach my $cycle (1 .. $cycles)
@@ -190,14 +190,14 @@ foreach my $cycle (1 .. $cycles)
 	ask($watch, 'SELECT count(pg_terminate_backend(pid)) FROM lock_waiters');
 	$run->finish;
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name NOT IN ('Holder', 'One', 'Two', 'standby') AND backend_type = 'client backend'});
-	# the first time may have been the first use of something
+	# the first round may use something for the first time
 	($before, $files) = (ask($watch, $shared), ask($watch, $open_files)) if $cycle == 1;
 }
-is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0', "$cycles times 50 waiters are terminated: nothing is left of them");
-is(ask($watch, $shared), $before, '... shared memory is as it was');
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0', "$cycles times 50 waiters are terminated: no waiter or claim is left");
+is(ask($watch, $shared), $before, '... shared memory has the same size');
 poll($watch, "SELECT ($open_files) <= $files");
 pass('... and the number of open files');
-is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder has noticed nothing');
+is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder still has its lease');
 $run = crowd(100);
 ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM lock_waiters');
 $run->finish;
@@ -205,7 +205,7 @@ pass('... and there is room for a hundred');
 ask($holder, q{SELECT lock_release('crowd', 'holder')});
 
 #
-# All processes stand still for longer than a lease.
+# All processes are stopped for longer than a lease.
 #
 ask($holder, q{SELECT lock_acquire('still', '1 hour', 'holder')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'one', wait => '4 min')});
@@ -216,11 +216,11 @@ start($holder, q{SELECT lock_try_extend('still', 'holder', '1 hour') IS NULL, lo
 start($two, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'two')});
 usleep(10_000) while time() < $end;
 kill 'CONT', reverse @all;
-# It may have been swept by then.
-like(answer($holder), qr/^t\|(?:expired|not_owner|not_found)$/, 'all stand still for longer than a lease: it is over when they go on');
-is(answer($one), 'acquired', '... who waits for it has it');
-# The other may be about to get it when this one looks.
-like(answer($two), qr/^(?:held|pending)$/, '... and nobody else');
+# The row may have been swept by then.
+like(answer($holder), qr/^t\|(?:expired|not_owner|not_found)$/, 'all processes are stopped for longer than a lease: it has ended when they continue');
+is(answer($one), 'acquired', '... the waiter gets the key');
+# The waiter may be about to get the key when this call looks.
+like(answer($two), qr/^(?:held|pending)$/, '... and another caller does not');
 ask($one, q{SELECT lock_release('still', 'one')});
 
 #
@@ -290,10 +290,10 @@ foreach my $round (1 .. 3)
 		($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 	}
 	unlike($output =~ s/^.*(?:because of crash|server closed|terminat|unexpectedly|perhaps|before or while|aborted|incorrect|WARNING|DETAIL|HINT|immediate shutdown).*$//rmg, qr/ERROR:/, "crash $round: no error before it") or diag($output);
-	# A rebuild that was interrupted leaves an index that is no index.
+	# An interrupted rebuild leaves an invalid index.
 	ask($watch, q{DO $$ DECLARE i regclass; BEGIN FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid IN ('app_lock'::regclass) AND NOT indisvalid LOOP EXECUTE 'DROP INDEX ' || i; END LOOP; END $$});
-	is(ask($watch, $works), 'acquired|t', '... and all goes on after it');
-	$node->command_ok([ 'pg_amcheck', '--install-missing', '--heapallindexed', ($node->pg_version >= 17 ? '--checkunique' : ()), '--all' ], '... heaps and indexes fit together');
+	is(ask($watch, $works), 'acquired|t', '... and locks can be acquired after it');
+	$node->command_ok([ 'pg_amcheck', '--install-missing', '--heapallindexed', ($node->pg_version >= 17 ? '--checkunique' : ()), '--all' ], '... heaps and indexes are consistent');
 }
 is(ask($watch, q{SELECT count(*) FROM (SELECT FROM app_lock WHERE NOT released AND mode = 'exclusive' GROUP BY key HAVING count(*) > 1) s}), '0', 'no key has two writers');
 
@@ -304,7 +304,7 @@ poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'a
 $node->wait_for_catchup($standby);
 my $rows = q{SELECT count(*), md5(string_agg(l::text, ' ' ORDER BY l.key, l.slot)) FROM app_lock l};
 is($standby->safe_psql('postgres', $rows), ask($watch, $rows), 'the standby has the same rows');
-is($standby->safe_psql('postgres', q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '3', '... and its indexes are sound');
+is($standby->safe_psql('postgres', q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '3', '... and its indexes are correct');
 end($watch, $holder, $one, $two);
 $standby->stop;
 $node->stop;

@@ -1,18 +1,18 @@
-# Copies of a server that go ways of their own: what their tokens and leases are.
+# Copies of a server that diverge: their tokens and leases.
 #
-# Properties: an acquire that was committed, and whose answer got lost while it
-# waited for a standby, is held after a crash, and its owner hears so, with the
-# token that it has; a fencing token of a copy is above all that were given
-# before the copy began its own life, and of two copies that live at the same
-# time the later one's are above the earlier one's: after a fail-over to a
+# Properties: an acquire that was committed, and whose answer was lost while it
+# waited for a standby, is held after a crash, and its owner gets the answer "reacquired",
+# with the same token; fencing tokens of a copy are above all tokens that were given
+# before the copy diverged, and of two copies that exist at the same
+# time the later one has the higher tokens: after a fail-over to a
 # standby that lacked acknowledged leases, with the old primary still alive, for
 # two restores of one backup to one moment, and for an old primary that pg_rewind
 # has turned into a standby; a resource that remembers the highest token refuses
-# the holders of the lost time line.  On a standby whoever reads the leases may
-# lose a conflict with the recovery, and nothing else.
+# the holders of the lost time line.  On a standby a reader of leases may
+# lose a conflict with the recovery, and has no other trouble.
 #
-# Turns red when: a token is counted on from what the copy knows; the copy is
-# told by system identifier and time line alone (two restores have the same); a
+# Turns red when: tokens continue from the number that the copy knows; copies are
+# distinguished by system identifier and time line alone (two restores have the same); a
 # session on a standby remembers rows over a replay.
 
 use strict;
@@ -40,7 +40,7 @@ $primary->start;
 $primary->safe_psql(
 	'postgres', q{
 CREATE EXTENSION atomic_lock;
--- The resource: it takes a write only from who has the highest token so far.
+-- The resource: it accepts a write only with the highest token so far.
 CREATE TABLE resource (id int PRIMARY KEY, token bigint, written text);
 INSERT INTO resource VALUES (1, 0, '')});
 $primary->backup('backup');
@@ -48,7 +48,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
 $standby->start;
 
-# Tokens, by whom they were given
+# The highest token of each server
 my %highest;
 my $grants = 0;
 sub grant
@@ -67,7 +67,7 @@ sub highest_of_all
 }
 
 #
-# An answer that got lost while its commit waited for a standby
+# An answer is lost while its commit waits for a standby.
 #
 my $session = session($primary, 'Session');
 my $watch = session($primary, 'Watch');
@@ -88,8 +88,8 @@ sub wait_for_standby
 }
 wait_for_standby('terminated');
 ask($watch, 'SELECT pg_terminate_backend(' . pid($session) . ')');
-like(answer($session), qr/server closed the connection|connection to server was lost/, 'terminated while it waits for the standby: the client does not know');
-ok($primary->log_contains(qr/WARNING:  .*canceling the wait for synchronous replication and terminating connection/), '... the log does');
+like(answer($session), qr/server closed the connection|connection to server was lost/, 'terminated while it waits for the standby: the client gets no answer');
+ok($primary->log_contains(qr/WARNING:  .*canceling the wait for synchronous replication and terminating connection/), '... the log has a warning');
 end($session);
 is(ask($watch, q{SELECT lock_holder('terminated')}), 'Me', '... the lease is held');
 $session = session($primary, 'Session');
@@ -111,15 +111,15 @@ foreach my $key ('terminated', 'killed', 'stopped')
 {
 	my ($token, $again) = split /\n/, ask($session, "SELECT fencing_token FROM lock_status('$key'); SELECT fencing_token FROM lock_acquire('$key', '1 hour', 'me') WHERE status = 'reacquired'");
 
-	is($again, $token, "$key: after a crash its owner hears that it has it, with the token");
-	is(ask($watch, "SELECT status FROM lock_try_acquire('$key', owner => 'you')"), 'held', '... and nobody else');
+	is($again, $token, "$key: after a crash its owner gets the answer reacquired, with the same token");
+	is(ask($watch, "SELECT status FROM lock_try_acquire('$key', owner => 'you')"), 'held', '... and another owner is refused');
 	$token{$key} = $token;
 }
 $highest{primary} = (sort { $b <=> $a } values %token, $highest{primary})[0];
 
 #
-# The standby, which has none of these, becomes the primary, and the old one is
-# still there.
+# The standby, which has none of these leases, becomes the primary, and the old primary is
+# still alive.
 #
 grant($primary, 3000 / 3) for (1 .. 3);
 my $doomed = ask($session, q{SELECT fencing_token FROM lock_acquire('both', '1 hour', 'old')});
@@ -128,14 +128,14 @@ $standby->append_conf('postgresql.conf', "primary_conninfo = ''\nsynchronous_sta
 $standby->start;
 $standby->promote;
 $standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
-is($standby->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key IN ('terminated', 'killed', 'stopped')}), '0', 'a standby that has not got the leases is promoted: they are not there');
-cmp_ok(grant($standby, 1), '>', $highest{primary}, '... but its tokens are above theirs');
+is($standby->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key IN ('terminated', 'killed', 'stopped')}), '0', 'a standby that has not received the leases is promoted, without them');
+cmp_ok(grant($standby, 1), '>', $highest{primary}, '... but its tokens are higher than theirs');
 my $token = $standby->safe_psql('postgres', q{SELECT fencing_token FROM lock_acquire('both', '1 hour', 'new')});
 $highest{standby} = $token;
 cmp_ok($token, '>', $doomed, 'both primaries grant the key, the new one with the higher token');
 grant($primary, 1000) for (1 .. 5);
-cmp_ok($highest{primary}, '<', $token, '... and the old one remains below, however much it grants');
-is(ask($session, q{SELECT status FROM lock_try_acquire('both', owner => 'third')}), 'held', '... each of them to one');
+cmp_ok($highest{primary}, '<', $token, '... and the tokens of the old one stay lower, however much it grants');
+is(ask($session, q{SELECT status FROM lock_try_acquire('both', owner => 'third')}), 'held', '... each primary grants the key to one owner');
 my $write = q{UPDATE resource SET token = TOKEN, written = 'WHO' WHERE id = 1 AND token <= TOKEN RETURNING written};
 foreach my $who ([ 'old', $doomed, 'old' ], [ 'new', $token, 'new' ], [ 'old', $doomed, '' ], [ 'old', $highest{primary}, '' ], [ 'new', $token, 'new' ])
 {
@@ -145,7 +145,7 @@ foreach my $who ([ 'old', $doomed, 'old' ], [ 'new', $token, 'new' ], [ 'old', $
 }
 
 #
-# The old one is turned into a standby of the new one.
+# The old primary is turned into a standby of the new one.
 #
 end($session, $watch);
 $primary->stop('fast');
@@ -161,11 +161,11 @@ $primary->enable_streaming($standby);
 $primary->start;
 grant($standby, 2);
 $standby->wait_for_catchup($primary);
-is($primary->safe_psql('postgres', q{SELECT string_agg(key || ' ' || fencing_token, ', ') FROM lock_status() WHERE key IN ('both', 'terminated', 'killed', 'stopped')}), "both $token", 'the old primary, rewound: the leases of the new one, and no others');
-is($primary->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '0', '... no sweep');
+is($primary->safe_psql('postgres', q{SELECT string_agg(key || ' ' || fencing_token, ', ') FROM lock_status() WHERE key IN ('both', 'terminated', 'killed', 'stopped')}), "both $token", 'the old primary, rewound, has the leases of the new one, and no others');
+is($primary->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '0', '... and no sweep');
 
 #
-# Somebody reads there, and the recovery is stronger.
+# A session reads on the standby, and the recovery has priority.
 #
 $primary->append_conf('postgresql.conf', "max_standby_streaming_delay = 0\nhot_standby_feedback = off\n");
 $primary->reload;
@@ -175,27 +175,27 @@ ask($reader, q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM lock_
 $standby->safe_psql('postgres', q{SELECT lock_release_all('o'); UPDATE app_lock SET expires_at = expires_at - interval '1 day' WHERE released AND owner = 'o'});
 $standby->safe_psql('postgres', q{SELECT count(lock_sweep()) FROM generate_series(1, 20)});
 $standby->safe_psql('postgres', 'VACUUM (FREEZE) app_lock');
-ok($primary->wait_for_log('conflict with recovery'), 'a reader on the standby is in the way of the recovery');
+ok($primary->wait_for_log('conflict with recovery'), 'a reader on the standby conflicts with the recovery');
 start($reader, q{SELECT count(*) FROM lock_status()});
-like(answer($reader), qr/^(?:ERROR|FATAL):  40001: .*conflict with recovery|^FATAL/, '... which ends it');
+like(answer($reader), qr/^(?:ERROR|FATAL):  40001: .*conflict with recovery|^FATAL/, '... and is ended by it');
 end($reader);
 $reader = session($primary, 'Reader');
-is(ask($reader, q{SELECT locked, holder IS NOT NULL FROM lock_status('both')}), 't|t', '... and reads on when it asks again');
-is(ask($reader, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... nothing is left');
+is(ask($reader, q{SELECT locked, holder IS NOT NULL FROM lock_status('both')}), 't|t', '... a new session can read');
+is(ask($reader, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... no claim is left');
 end($reader);
 
 $standby->stop('immediate');
 $primary->promote;
 $primary->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
 my $before = highest_of_all();
-cmp_ok(grant($primary, 1), '>', $before, 'promoted, it gives tokens above all of those before');
-is($primary->safe_psql('postgres', q{SELECT lock_is_held('both', 'new')}), 't', '... and knows the leases of the one before');
+cmp_ok(grant($primary, 1), '>', $before, 'after a promotion its tokens are above all former ones');
+is($primary->safe_psql('postgres', q{SELECT lock_is_held('both', 'new')}), 't', '... it has the leases of the former primary');
 $session = session($primary, 'Session');
 ok(launcher($session), '... and sweeps');
 end($session);
 
 #
-# One backup, restored to one moment, twice
+# One backup is restored twice, to the same moment.
 #
 $primary->backup('base');
 $primary->safe_psql('postgres', q{SELECT lock_acquire('at the point', '1 day', 'me', holder => 'Ann'), lock_acquire('gone by then', '1 day', 'me'), lock_release('gone by then', 'me')});
@@ -222,12 +222,12 @@ archive_mode = off
 	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'recovery';
 	is($node->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', key, holder), ', ' ORDER BY key) FROM lock_status() WHERE key ~ 'point|by then'}), 'at the point Ann', "restore $number: the leases of that moment");
 	$seen = highest_of_all();
-	cmp_ok(grant($node, 2), '>', $seen, '... new tokens are above those that were given after it' . ($number == 2 ? ', and by the other restore' : ''));
-	is($node->safe_psql('postgres', q{SELECT (lock_try_acquire('at the point', owner => 'you')).status, lock_release('at the point', 'me')}), 'held|t', '... its owner has it, until it is released');
+	cmp_ok(grant($node, 2), '>', $seen, '... new tokens are above those that were given after that moment' . ($number == 2 ? ', and by the other restore' : ''));
+	is($node->safe_psql('postgres', q{SELECT (lock_try_acquire('at the point', owner => 'you')).status, lock_release('at the point', 'me')}), 'held|t', '... the owner holds its lease, and can release it');
 	grant($node, 1000);
 	grant($primary, 1000);
 }
-is(scalar(grep { grant($_, 1) <= 0 } @restored), 0, 'all of them go on');
+is(scalar(grep { grant($_, 1) <= 0 } @restored), 0, 'both restored servers still grant');
 foreach my $node (@restored, $primary)
 {
 	$node->stop;

@@ -1,18 +1,18 @@
-# Fencing tokens rise over everything that can happen to a server.
+# Fencing tokens rise over all events in the life of a server.
 #
-# Properties: a token that anybody has seen is never given again, committed or
+# Properties: a token that was seen is never given again, committed or
 # not, and every later grant has a higher one: after a crash, a promotion that
-# lost the last WAL, a dump and restore, a sweep; drawing one leaves the
-# session's lastval() alone; the sequence ends with an error, not a cycle, and
-# then nothing is held.
+# lost the last WAL, a dump and restore, a sweep; drawing a token does not change
+# the session's lastval(); the sequence ends with an error, not a cycle, and
+# then no key is held.
 #
 # Turns red when: the sequence is not logged before its numbers are used, or
 # logged and not flushed (crash inside an open transaction); there is no epoch,
-# or a backend remembers it over a promotion, or it is told by the server and
-# timeline alone (restore or clone in the same server), or counted up from what
-# the dump knows (restored twice); the leases are dumped; nextval() is used; the
-# counter lives in the row (sweep); the grant is written before the token is
-# drawn and survives its failure.
+# or a backend remembers it over a promotion, or it is determined by server and
+# timeline alone (restore or clone in the same server), or counted up from the number in
+# the dump (restored twice); leases are dumped; nextval() is used; the
+# counter is stored in the row (sweep); the grant is written before the token is
+# drawn, and survives an error in drawing it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -90,12 +90,12 @@ is( $primary->safe_psql(
 CREATE SEQUENCE mine;
 SELECT nextval('mine');
 SELECT (lock_acquire('lastval')).acquired;
-SELECT lastval(), currval('mine')}), "1\nt\n1|1", 'lastval() of the session is left alone');
+SELECT lastval(), currval('mine')}), "1\nt\n1|1", 'lastval() of the session is unchanged');
 is( sqlstate($primary, q{SELECT lock_acquire('lastval-2'); SELECT lastval()}),
-	'55000', '... and stays undefined where it was');
+	'55000', '... and stays undefined if it was');
 
 #
-# A crash, with tokens seen that no commit ever covered
+# A crash; some tokens were seen, but never committed.
 #
 grants_on($primary, 600);
 my $session = $primary->background_psql('postgres', on_error_stop => 0);
@@ -107,9 +107,9 @@ $session->quit;
 $primary->start;
 cmp_ok(grants_on($primary, 1), '>', $seen, 'rises over a crash, above tokens of a transaction that was lost');
 is( $primary->safe_psql('postgres', 'SELECT count(*) FROM lock_status() WHERE fencing_token > 0 AND key LIKE ' . q{'g1-%'}),
-	'0', '... whose leases are gone');
+	'0', '... which left no leases');
 
-# twice in a row, and with a checkpoint between the draws
+# two more crashes, one with a checkpoint between the draws
 foreach my $round (1 .. 2)
 {
 	my $held = $primary->background_psql('postgres', on_error_stop => 0);
@@ -130,8 +130,8 @@ $primary->restart;
 cmp_ok(grants_on($primary, 1), '>', $seen, 'rises over a restart');
 
 #
-# Promotions that lose the last WAL, twice.  Each standby is a copy
-# that has seen nothing of what its primary granted afterwards.
+# Two promotions that lose the last WAL.  Each standby is a copy
+# that knows none of the later grants of its primary.
 #
 my $lived = $primary;
 foreach my $round (1 .. 2)
@@ -146,7 +146,7 @@ foreach my $round (1 .. 2)
 	my $pid = ask($before, 'SELECT pg_backend_pid()');
 	ask($before, q{SELECT lock_holder('life')});
 
-	# what the standby never hears of: more than the sequence is logged ahead
+	# grants that the standby never receives: more than the sequence logs ahead
 	foreach my $part (1 .. 3)
 	{
 		grants_on($lived, 900);
@@ -163,12 +163,12 @@ foreach my $round (1 .. 2)
 		cmp_ok(grants(sub { ask($before, $_[0]) }, 2), '>', $seen, "rises over promotion $round, in a session from before, $end");
 		$seen = $highest;
 
-		# somebody else meanwhile
+		# a grant in another session meanwhile
 		cmp_ok(grants_on($standby, 2), '>', $seen, '... and in another session at the same time');
 		$seen = $highest;
 		ask($before, $end);
 	}
-	is(ask($before, 'SELECT pg_backend_pid()'), $pid, '... which is still the same');
+	is(ask($before, 'SELECT pg_backend_pid()'), $pid, '... the session from before is still the same');
 	$before->quit;
 	$lived = $standby;
 }
@@ -184,20 +184,20 @@ grants_on($lived, 900) for (1 .. 3);
 $seen = $highest;
 unlike(slurp_file($dump), qr/COPY public\.app_lock \(|INSERT INTO public\.app_lock /, 'the dump has no leases');
 
-# into another cluster
+# restored into another cluster
 my $restored = PostgreSQL::Test::Cluster->new('restored');
 $restored->init;
 $restored->start;
 $restored->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-q', '-d', 'postgres', '-f', $dump ], 'restore');
 is($restored->safe_psql('postgres', 'SELECT count(*) FROM app_lock'), '0', 'no lease is restored');
-is($restored->safe_psql('postgres', 'SELECT * FROM lock_audit'), $audit, 'the audit trail is');
+is($restored->safe_psql('postgres', 'SELECT * FROM lock_audit'), $audit, 'the audit trail is restored');
 cmp_ok(grants_on($restored, 2), '>', $seen, 'rises over dump and restore, above grants made after the dump');
 my $seen_restored = $highest;
 $restored->restart;
-cmp_ok(grants_on($restored, 2), '>', $seen_restored, '... and goes on rising');
+cmp_ok(grants_on($restored, 2), '>', $seen_restored, '... and rises after that');
 
-# into other databases of the same cluster, one after the other: the second
-# copy knows nothing of the first, and still has to be above it
+# restored into other databases of the same cluster, one after the other: the second
+# copy knows nothing of the first, and still has to have higher tokens
 foreach my $copy ('again', 'once_more')
 {
 	$lived->safe_psql('postgres', "CREATE DATABASE $copy");
@@ -207,7 +207,7 @@ foreach my $copy ('again', 'once_more')
 }
 $lived->safe_psql('postgres', 'DROP DATABASE again');
 
-# over a clone, and over DROP and CREATE EXTENSION
+# a clone, and DROP and CREATE EXTENSION
 $seen = $highest;
 $lived->safe_psql('postgres', 'CREATE DATABASE clone TEMPLATE once_more');
 grants_on($lived, 900, 'once_more');
@@ -221,19 +221,19 @@ foreach my $end ('ROLLBACK', 'COMMIT')
 	grants(sub { ask($drop, $_[0]) }, 2);
 	$seen = $highest;
 	ask($drop, 'BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
-	cmp_ok(grants(sub { ask($drop, $_[0]) }, 2), '>', $seen, "... in one session, before $end");
+	cmp_ok(grants(sub { ask($drop, $_[0]) }, 2), '>', $seen, "... in a session that does so, before $end");
 	$seen = $highest;
 	ask($drop, $end);
 	if ($end eq 'COMMIT')
 	{
-		cmp_ok(grants(sub { ask($drop, $_[0]) }, 2), '>', $seen, '... and after it');
+		cmp_ok(grants(sub { ask($drop, $_[0]) }, 2), '>', $seen, '... and after COMMIT');
 	}
 }
 $drop->quit;
 $restored->stop;
 
 #
-# The DBA's hand
+# Changes of the sequence by a DBA
 #
 grants_on($lived, 1);
 $seen = $highest;
@@ -244,7 +244,7 @@ $seen = $highest + 1_000_000;
 $lived->safe_psql('postgres', "SELECT setval('app_lock_fence', $seen)");
 cmp_ok(grants_on($lived, 1), '>', $seen, 'setval() upwards is followed');
 is( $lived->safe_psql('postgres', "SELECT $highest = last_value FROM app_lock_fence"),
-	't', '... the sequence says the token that was given last');
+	't', '... the sequence shows the token that was given last');
 
 # The end of the sequence
 $lived->safe_psql('postgres', q{SELECT lock_acquire('old', '1 hour', 'me')});
@@ -252,11 +252,11 @@ $lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', 9223372036854775
 grants_on($lived, 1);
 is(sqlstate($lived, q{SELECT lock_acquire('end', '1 hour', 'me')}), '2200H', 'no number left: an error');
 is(sqlstate($lived, q{SELECT lock_try_acquire('end', '1 hour', 'me')}), '2200H', '... in both functions');
-is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('end')}), 'f', '... and nothing is held');
-is($lived->safe_psql('postgres', q{SELECT (lock_acquire('old', '2 hours', 'me')).status}), 'reacquired', '... what is held can be acquired again');
+is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('end')}), 'f', '... and the key is not held');
+is($lived->safe_psql('postgres', q{SELECT (lock_acquire('old', '2 hours', 'me')).status}), 'reacquired', '... a held key can be reacquired');
 is($lived->safe_psql('postgres', q{SELECT lock_release('old', 'me')}), 't', '... and released');
 is(sqlstate($lived, q{SELECT lock_acquire('old', '1 hour', 'you')}), '2200H', '... also for a key that was released');
-is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('old')}), 'f', '... which nobody holds');
+is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('old')}), 'f', '... which stays free');
 
 $lived->stop;
 

@@ -1,11 +1,11 @@
-# What a crash leaves: grants survive, releases may be lost, nothing else is.
+# The state after a crash: grants survive, releases may be lost, and nothing else is lost.
 #
-# Properties: the commit of a grant or extension, or of a place in line, is flushed
-# before the client hears of it, whatever synchronous_commit says and however the
-# function was called; a transaction that does nothing but release is not flushed, nor
-# if that offers the key to the next in line; one that
-# also wrote anything else is, in whatever order; the session's own
-# synchronous_commit is back afterwards.
+# Properties: the commit of a grant or extension, or of a ticket, is flushed
+# before the client gets the answer, whatever synchronous_commit says and however the
+# function was called; a transaction that only releases is not flushed, even
+# if that offers the key to the next in line; a transaction that
+# writes anything else is flushed, in whatever order; the session's own
+# synchronous_commit is restored afterwards.
 #
 # Turns red when: no flush is forced; it is forced through SET LOCAL (undone
 # by a function's SET clause or a subtransaction); a release makes a
@@ -22,7 +22,7 @@ use Test::More;
 my $node = PostgreSQL::Test::Cluster->new('crash');
 $node->init;
 
-# Nobody else writes or flushes WAL while a case is looked at.
+# No other process writes or flushes WAL during a case.
 $node->append_conf(
 	'postgresql.conf', q{
 log_statement = none
@@ -45,8 +45,8 @@ CREATE TABLE data (id int);
 CREATE TABLE baseline (id int);
 CREATE SEQUENCE numbers;
 
--- Whether all WAL there is has been flushed.  Where the last record ends a
--- page the next one will be inserted behind the header of the next page.
+-- Has all WAL been flushed?  If the last record ends a
+-- page, the next one will be inserted behind the header of the next page.
 CREATE FUNCTION flushed() RETURNS boolean LANGUAGE sql AS $$
 	SELECT i = f OR (i - f IN (24, 40) AND (i - '0/0') % 8192 = i - f)
 	FROM (SELECT pg_current_wal_insert_lsn() AS i, pg_current_wal_flush_lsn() AS f) s
@@ -105,15 +105,15 @@ my $session = $node->background_psql('postgres', on_error_stop => 0);
 my $other = $node->background_psql('postgres', on_error_stop => 0);
 ask($session, "SET client_min_messages = error");
 
-# Everything that was written so far is flushed.
+# Flush everything that was written so far.
 sub baseline
 {
 	ask($other, "INSERT INTO baseline VALUES (1)");
 	return;
 }
 
-# Prepare with one statement list, commit what is tested with another, and say
-# whether it was flushed then.
+# Run one list of statements to prepare, another to test, and return
+# whether the commit of the latter was flushed.
 sub flushed_after
 {
 	my ($prepare, $sql) = @_;
@@ -125,7 +125,7 @@ sub flushed_after
 }
 
 #
-# Grants, in a session that does not want its commits flushed
+# Grants, in a session with synchronous_commit = off
 #
 ask($session, 'SET synchronous_commit = off');
 is(flushed_after('', 'INSERT INTO data VALUES (0)'),
@@ -160,7 +160,7 @@ is(flushed_after('', q{SELECT lock_extend_all('me', '2 hours')}),
 is(flushed_after('', q{SELECT lock_acquire('plain', '3 hours', 'me')}),
 	't', 'acquiring again is flushed');
 is(flushed_after('', q{SELECT lock_enqueue('plain', 'next')}),
-	't', 'a place in line is flushed');
+	't', 'a ticket is flushed');
 is(flushed_after('', q{SELECT lock_enqueue('plain', 'next', keep => '2 hours')}),
 	't', 'its renewal is flushed');
 is(ask($session, 'SHOW synchronous_commit'),
@@ -168,18 +168,18 @@ is(ask($session, 'SHOW synchronous_commit'),
 is(flushed_after('', 'INSERT INTO data VALUES (0)'),
 	'f', '... and follows it');
 
-# A commit that fails after the level was raised: two transactions that cannot
-# both have been first.
+# A commit that fails after the level was raised: two transactions with a
+# serialization conflict
 ask($session, 'BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM data');
 ask($other, 'BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM baseline; INSERT INTO data VALUES (9)');
 ask($session, q{SELECT lock_acquire('skew', '1 hour', 'me'); INSERT INTO baseline VALUES (9)});
 ask($other, 'COMMIT');
 $session->query('COMMIT');
-like($session->{stderr}, qr/ERROR:  could not serialize access/, 'a grant whose commit fails');
+like($session->{stderr}, qr/ERROR:  could not serialize access/, 'the commit of a grant fails');
 $session->{stderr} = '';
-is(ask($session, 'SHOW synchronous_commit'), 'off', '... leaves synchronous_commit as it was');
-is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... and is none');
-is(flushed_after('', 'INSERT INTO data VALUES (0)'), 'f', '... in fact');
+is(ask($session, 'SHOW synchronous_commit'), 'off', '... synchronous_commit is unchanged');
+is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... the key is not held');
+is(flushed_after('', 'INSERT INTO data VALUES (0)'), 'f', '... the next commit is not flushed');
 
 ask($session, q{SET atomic_lock.acquire_durability = session});
 is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spare', '1 hour', 'me')}),
@@ -187,7 +187,7 @@ is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spa
 ask($session, q{RESET atomic_lock.acquire_durability});
 
 #
-# Releases, in a session that does
+# Releases, in a session with synchronous_commit = on
 #
 ask($session, 'SET synchronous_commit = on');
 my $hold = q{SELECT lock_acquire('k1', '1 hour', 'rel'), lock_acquire('k2', '1 hour', 'rel')};
@@ -198,8 +198,8 @@ my @releases = (
 	[ 'in a block', "BEGIN; $release; COMMIT" ],
 	[ 'two', "BEGIN; $release; SELECT lock_try_release('k2', 'rel'); COMMIT" ],
 	[ 'all', q{SELECT lock_release_all('rel')} ]);
-# A function that is called for the first time may have pages of the catalog pruned, which
-# is WAL of the transaction, too.
+# The first call of a function may prune pages of the catalog, which
+# adds WAL to the transaction.
 ask($session, "$hold; $_->[1]") for @releases;
 foreach my $case (@releases)
 {
@@ -207,7 +207,7 @@ foreach my $case (@releases)
 	is(flushed_after($hold, $sql), 'f', "release is not flushed: $name");
 }
 is(flushed_after("$hold; SELECT lock_enqueue('k1', 'next')", $release),
-	'f', 'nor is one that offers the key to the next in line');
+	'f', '... nor is one that offers the key to the next in line');
 ask($session, q{SELECT lock_leave('k1', 'next')});
 is(ask($session, 'SHOW synchronous_commit'),
 	'on', 'the session has its synchronous_commit back');
@@ -248,7 +248,7 @@ foreach my $case (@mixed)
 
 	$prepare .= '; DROP TABLE IF EXISTS made' if $name =~ /create table/;
 	is(flushed_after($prepare, "BEGIN; $sql; COMMIT"),
-		't', "with anything else it is: $name");
+		't', "a release with other writes is flushed: $name");
 }
 
 ask($session, 'SET atomic_lock.release_durability = session');
@@ -256,7 +256,7 @@ is(flushed_after($hold, $release), 't', 'release_durability = session flushes');
 ask($session, 'RESET atomic_lock.release_durability');
 
 #
-# And now the crash itself
+# The crash itself
 #
 ask($session, 'SET synchronous_commit = off');
 ask($session, q{SELECT acquire_with_off('last')});
@@ -272,15 +272,15 @@ $other->quit;
 $node->start;
 
 is($node->safe_psql('postgres', $held), $before, 'all leases survive, with their tokens and times');
-like($before, qr/\blast=/, '... the last one too');
-is($node->safe_psql('postgres', $line), $line_before, '... and all places in line');
-like($line_before, qr/\nLast\|/, '... the last one too');
+like($before, qr/\blast=/, '... also the last lease');
+is($node->safe_psql('postgres', $line), $line_before, '... and all tickets');
+like($line_before, qr/\nLast\|/, '... also the last ticket');
 is( $node->safe_psql(
 		'postgres', 'SELECT count(*) FROM lock_status() WHERE key IN ('
 		  . join(', ', map { "'$_->[0]'" } @grants) . ')'),
-	scalar(@grants), '... none is missing');
+	scalar(@grants), '... no lease is missing');
 is( $node->safe_psql('postgres', q{SELECT status FROM lock_try_acquire('last')}),
-	'held', '... and nobody else gets one');
+	'held', '... and another owner is refused');
 is( $node->safe_psql('postgres', q{SELECT lock_release('last', 'me')}),
 	't', '... until its owner releases it');
 

@@ -1,19 +1,19 @@
-# History where nobody could write the end of a grant when it was: sessions that die,
+# The history of grants whose ends could not be written when they happened: sessions that die,
 # and crashes of the server.
 #
-# Properties: the end of a session is in the history when it was orderly, and
+# Properties: the end of a session is in the history at once when it was orderly, and
 # otherwise with the next grant or sweep, as the end of a session or as an expiry,
 # whichever came first, at a moment between the last sign of life and the
-# restart; lock_held_at knows it before that; a lease goes on over a crash, under
-# its row; what was not committed has no row, and never had one; after crashes under load
-# history and app_lock tell the same: each grant that goes on has a row without an end, and
-# each row without an end is of a grant that nobody has ended; no two exclusive grants
-# of a key overlap, nor one with a shared grant.
+# restart; lock_held_at knows the end before that; a lease survives a crash, with
+# its row in the history; an uncommitted grant never has a row; after crashes under load
+# history and app_lock agree: each current grant has a row without an end, and
+# each row without an end belongs to a current grant; exclusive grants of a key
+# overlap with no other grant.
 #
 # Turns red when: the end of a session is written with another word or not at all, or
-# counted from when somebody looks; the history is written by another transaction than
-# the one that makes or ends the grant; a takeover of a row that is over leaves its grant
-# open; conversions, transfers or thefts do not.
+# with the time of its discovery; the history is written by another transaction than
+# the one that makes or ends the grant; a grant stays open in the history when its expired
+# row is taken over, or by a conversion, transfer or theft.
 
 use strict;
 use warnings FATAL => 'all';
@@ -59,7 +59,7 @@ sub now
 	return ask($watch, 'SELECT clock_timestamp()');
 }
 
-# The last grant of a key, as its row has it, and as lock_held_at does for a moment
+# The last grant of a key in the history, and its holder at a moment by lock_held_at
 sub row
 {
 	my ($key) = @_;
@@ -70,19 +70,19 @@ sub held_at
 	my ($key, $at) = @_;
 	return ask($watch, "SELECT holder, ended_by FROM lock_held_at('$key', '$at')");
 }
-# Did it end in between?
+# Did the grant end in between?
 sub ended_between
 {
 	my ($key, $from, $to, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(ask($watch, qq{SELECT ended_at BETWEEN '$from' AND '$to' FROM lock_history WHERE key = '$key' ORDER BY fencing_token LIMIT 1}), 't', "$name: when")
+	is(ask($watch, qq{SELECT ended_at BETWEEN '$from' AND '$to' FROM lock_history WHERE key = '$key' ORDER BY fencing_token LIMIT 1}), 't', "$name: the time of its end")
 	  or diag(ask($watch, "TABLE lock_history") . "\n$from $to");
 	return;
 }
 
 #
-# An orderly end, and one by a signal
+# Ends of a session: orderly, and by a signal
 #
 foreach my $end (
 	[ 'the end of a session', sub { end($holder) } ],
@@ -104,15 +104,15 @@ foreach my $end (
 		is(row($k), 'Holder|' . ($k =~ /shared/ ? 'shared' : 'exclusive') . '|session', "$name ends $k in the history");
 		ended_between($k, $before, $after, $k);
 		is(held_at($k, $before), 'Holder|session', '... it was held before that');
-		is(held_at($k, $after), '', '... and is not after it');
+		is(held_at($k, $after), '', '... and not after it');
 	}
-	is(row("$key.lease"), 'Holder|exclusive|', '... a lease goes on');
+	is(row("$key.lease"), 'Holder|exclusive|', '... a lease stays held');
 	ask($watch, qq{SELECT lock_release('$key.lease', 'me')});
 	connect_all();
 }
 
-# Where a transaction has it in hand, the session cannot write its end.  Whoever gets
-# the key notes it, or a sweep does.
+# The session cannot write the end of its grant, because a transaction has claimed the key.
+# The next grant of the key, or a sweep, writes the end.
 foreach my $who ('grant', 'sweep')
 {
 	ask($holder, for_session("left-$who"));
@@ -122,12 +122,12 @@ foreach my $who ('grant', 'sweep')
 	gone($watch, pid($holder));
 	my $after = now();
 	ask($other, 'ROLLBACK');
-	is(row("left-$who"), 'Holder|exclusive|', 'a session could not write its end');
-	is(held_at("left-$who", $before), 'Holder|session', '... which lock_held_at knows');
-	is(held_at("left-$who", $after), '', '... and when it was');
+	is(row("left-$who"), 'Holder|exclusive|', 'a session could not write the end of its grant');
+	is(held_at("left-$who", $before), 'Holder|session', '... lock_held_at knows the end');
+	is(held_at("left-$who", $after), '', '... and its time');
 	ask($watch, $who eq 'sweep' ? 'SELECT lock_sweep()' : qq{SELECT lock_acquire('left-grant', '1 hour', 'you')});
-	is(ask($watch, qq{SELECT ended_by FROM lock_history WHERE key = 'left-$who' ORDER BY fencing_token LIMIT 1}), 'session', "... a $who notes it");
-	ended_between("left-$who", $before, $after, '... at its time');
+	is(ask($watch, qq{SELECT ended_by FROM lock_history WHERE key = 'left-$who' ORDER BY fencing_token LIMIT 1}), 'session', "... a $who writes it");
+	ended_between("left-$who", $before, $after, '... with its own time');
 	connect_all();
 }
 
@@ -152,7 +152,7 @@ ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'me'), lock_acquire('expir
 ask($other, q{BEGIN; SELECT lock_acquire('prepared', '1 hour', 'me'), lock_acquire('prepared.t', owner => 'me', lifetime => 'transaction'); PREPARE TRANSACTION 'p'});
 poll($watch, q{SELECT NOT (s).locked AND NOT (e).locked FROM lock_status('short') s, lock_status('expired') e});
 ask($watch, 'CHECKPOINT');
-# Other keys, in a transaction that the crash ends.  Its WAL is flushed by another commit.
+# Other keys, in a transaction that the crash ends.  Another commit flushes its WAL.
 ask($holder, q{BEGIN; SELECT lock_acquire('open', '1 hour', 'me'), lock_acquire('open.t', owner => 'me', lifetime => 'transaction'), lock_release('lease', 'me')});
 ask($watch, q{SELECT lock_acquire('other', '1 hour', 'you')});
 my $tokens = ask($watch, q{SELECT key, fencing_token FROM app_lock WHERE key IN ('lease', 'other') ORDER BY key});
@@ -162,27 +162,27 @@ my $after = now();
 
 is(ask($watch, q{SELECT key, ended_by FROM lock_history WHERE key IN ('k', 'short', 'long', 'lease', 'expired', 'other', 'swept') ORDER BY key}),
 	"expired|\nk|\nlease|\nlong|\nother|\nshort|\nswept|", 'a crash leaves grants without an end');
-is(ask($watch, q{SELECT count(*) FROM lock_history WHERE key LIKE 'open%'}), '0', '... and no row of what was not committed');
-is(ask($watch, q{SELECT key, fencing_token FROM lock_history WHERE key IN ('lease', 'other') ORDER BY key}), $tokens, '... leases go on under their tokens');
+is(ask($watch, q{SELECT count(*) FROM lock_history WHERE key LIKE 'open%'}), '0', '... and no row of an uncommitted grant');
+is(ask($watch, q{SELECT key, fencing_token FROM lock_history WHERE key IN ('lease', 'other') ORDER BY key}), $tokens, '... leases stay held with their tokens');
 is(held_at($_->[0], $before), $_->[1], "... lock_held_at, before it: $_->[0]")
   for ([ k => 'Holder|session' ], [ long => 'Holder|session' ], [ swept => 'Holder|session' ], [ short => '' ], [ expired => '' ], [ lease => 'Holder|' ], [ open => '' ], [ 'open.t' => '' ]);
 is(held_at($_->[0], $after), $_->[1], "... and after it: $_->[0]")
   for ([ k => '' ], [ long => '' ], [ swept => '' ], [ short => '' ], [ expired => '' ], [ lease => 'Holder|' ], [ other => 'Watch|' ]);
-is(ask($watch, q{SELECT h.key, a.ended_by FROM lock_history h, lock_held_at(h.key, h.acquired_at) a WHERE h.key IN ('short', 'expired') ORDER BY 1}), "expired|expired\nshort|expired", '... and what had expired by then');
+is(ask($watch, q{SELECT h.key, a.ended_by FROM lock_history h, lock_held_at(h.key, h.acquired_at) a WHERE h.key IN ('short', 'expired') ORDER BY 1}), "expired|expired\nshort|expired", '... and it knows expiries from before the crash');
 ask($watch, qq{SELECT lock_acquire('$_', '1 hour', 'you')}) for ('k', 'short', 'long', 'expired');
 ask($watch, 'SELECT lock_sweep()');
 is(ask($watch, q{SELECT key, ended_by FROM lock_history WHERE holder = 'Holder' AND key IN ('k', 'short', 'long', 'expired', 'swept') ORDER BY key}),
-	"expired|expired\nk|session\nlong|session\nshort|expired\nswept|session", 'the next grant or sweep notes the ends');
+	"expired|expired\nk|session\nlong|session\nshort|expired\nswept|session", 'the next grant or sweep writes the ends');
 ended_between($_, $before, $after, $_) for ('k', 'long', 'swept');
-is(ask($watch, q{SELECT bool_and(ended_at - acquired_at = '20 ms') FROM lock_history WHERE holder = 'Holder' AND key IN ('short', 'expired')}), 't', '... and expiries at their time');
+is(ask($watch, q{SELECT bool_and(ended_at - acquired_at = '20 ms') FROM lock_history WHERE holder = 'Holder' AND key IN ('short', 'expired')}), 't', '... and expiries with their own time');
 ask($watch, q{SELECT lock_release('lease', 'me')});
-is(row('lease'), 'Holder|exclusive|released', 'a lease ends under its row');
+is(row('lease'), 'Holder|exclusive|released', 'a release of the lease ends its row');
 
-# What is prepared is written when it commits, as it was.
-is(ask($watch, q{SELECT count(*) FROM lock_history WHERE key LIKE 'prepared%'}), '0', 'what is prepared is not in the history yet');
+# A prepared grant is written to the history when it commits, with its own times.
+is(ask($watch, q{SELECT count(*) FROM lock_history WHERE key LIKE 'prepared%'}), '0', 'a prepared grant is not in the history yet');
 ask($watch, q{COMMIT PREPARED 'p'});
 is(ask($watch, q{SELECT key, holder, ended_by FROM lock_history WHERE key LIKE 'prepared%' ORDER BY key}), "prepared|Other|\nprepared.t|Other|transaction", '... until it is committed');
-is(ask($watch, q{SELECT lock_release('prepared', 'me')}) . ' ' . row('prepared'), 't Other|exclusive|released', '... and a lease of it ends');
+is(ask($watch, q{SELECT lock_release('prepared', 'me')}) . ' ' . row('prepared'), 't Other|exclusive|released', '... and a release ends its lease');
 
 #
 # Crashes under load
@@ -226,7 +226,7 @@ UNION ALL SELECT 'ends before it begins: ' || h::text FROM lock_history h WHERE 
 UNION ALL SELECT 'no word: ' || h::text FROM lock_history h WHERE (ended_at IS NULL) <> (ended_by IS NULL)
 UNION ALL SELECT 'overlap: ' || a::text || ' ' || b::text FROM lock_history a JOIN lock_history b ON b.key = a.key AND b.fencing_token > a.fencing_token
 	WHERE (a.mode = 'exclusive' OR b.mode = 'exclusive') AND coalesce(a.ended_at, 'infinity') > b.acquired_at
-		-- an expiry is at its time, and a lease that expired is nobody's
+		-- an expiry counts from its own time, also if it is not written yet
 		AND NOT EXISTS (SELECT FROM app_lock l WHERE l.key = a.key AND l.fencing_token = a.fencing_token AND l.expires_at <= b.acquired_at)
 LIMIT 5};
 is(ask($watch, $agree), '', 'history and app_lock agree');
@@ -260,7 +260,7 @@ foreach my $round (1 .. 3)
 	}
 	unlike($output =~ s/^.*(?:because of crash|server closed|terminat|unexpectedly|perhaps|before or while|aborted|incorrect|WARNING|DETAIL|HINT|immediate shutdown).*$//rmg, qr/ERROR:/, "crash $round under load: no error before it") or diag($output);
 	is(ask($watch, $agree), '', '... history and app_lock agree');
-	cmp_ok(ask($watch, 'SELECT count(DISTINCT ended_by) FROM lock_history'), '>=', 6, '... of many endings');
+	cmp_ok(ask($watch, 'SELECT count(DISTINCT ended_by) FROM lock_history'), '>=', 6, '... the history has at least six kinds of ends');
 }
 
 end($watch, $holder, $other);

@@ -1,13 +1,13 @@
-# Where nothing may be written.
+# Calls on a hot standby and in read-only transactions.
 #
 # Properties: on a hot standby and in a read-only transaction every function
-# that writes raises 25006 at once, also where it would be refused anyway;
+# that writes raises 25006 at once, also if it would be refused anyway;
 # every function that reads works.
 #
 # Turns red when: the check is left to the heap (XX000 "cannot assign
 # TransactionIds during recovery", or no error at all in a read-only
 # transaction of a primary, where direct table access ignores it); it comes
-# after the look at the row, so that a held key answers "held".
+# after the look at the row, so that a call for a held key answers "held".
 
 use strict;
 use warnings FATAL => 'all';
@@ -95,14 +95,14 @@ foreach my $sql (sort keys %reading)
 }
 end($reader, $read_only);
 
-# What is not committed on the primary is nothing on the standby, which knows no processes.
+# A standby shows no uncommitted grant of the primary, whose processes it does not know.
 my $open = $primary->background_psql('postgres', on_error_stop => 0);
 ask($open, q{BEGIN; SELECT lock_acquire('open', '1 hour', 'me')});
 $primary->safe_psql('postgres', q{SELECT lock_extend('streamed', 'me')});
 $primary->wait_for_catchup($standby);
 my $look = q{SELECT locked, pending, (SELECT count(*) FROM lock_status() WHERE key = 'open') FROM lock_status('open')};
-is($primary->safe_psql('postgres', $look), 'f|t|1', 'an unfinished transaction, on the primary');
-is($standby->safe_psql('postgres', $look), 'f|f|0', '... and on the standby');
+is($primary->safe_psql('postgres', $look), 'f|t|1', 'the primary shows an uncommitted grant');
+is($standby->safe_psql('postgres', $look), 'f|f|0', '... the standby does not');
 ask($open, 'ROLLBACK');
 $open->quit;
 

@@ -1,20 +1,20 @@
 # A grant in doubt is not acknowledged.
 #
-# Properties: where synchronous standbys are required and the wait for them ends
+# Properties: if synchronous standbys are required and the wait for them ends
 # without them, because it is cancelled or the session is terminated, a client
-# whose transaction granted or extended a lease hears FATAL with SQLSTATE 08007,
-# nothing that could be taken for success after it, and is disconnected; what
-# else it had sent is not run.  So it is with every verb that grants, in
+# whose transaction granted or extended a lease gets FATAL with SQLSTATE 08007,
+# nothing that looks like success after it, and is disconnected; statements that
+# it had sent already do not run.  This holds for every verb that grants, in
 # transaction blocks, procedures, the extended protocol and PREPARE, with every
-# level of synchronous_commit that waits, and whatever is not to be shown or
-# logged.  What was granted is held: the same owner hears "reacquired" when the
+# level of synchronous_commit that waits, and whatever the message and log levels
+# are.  The grant is held: the same owner gets "reacquired" when the
 # standbys are back.  Releases, reads, locks of a transaction and the work of
 # others are acknowledged as PostgreSQL does it, with its WARNING; so is a grant
-# when synchronous standbys are not required any more, or not for it.
+# when synchronous standbys are no longer required, or not for this grant.
 #
 # Turns red when: the commit is acknowledged as PostgreSQL does it; the process
-# ends before it has said why, or goes on afterwards; the level is looked at when
-# it is the session's again; what a standby has flushed counts as applied; a
+# ends before it has sent the reason, or continues afterwards; the level is read after
+# it was reset to the session's; a flushed record counts as applied; a
 # flag of the transaction stays for the next one.
 
 use strict;
@@ -51,7 +51,7 @@ pq.PQsetNoticeProcessor(connection, no_notice, None)
 def send(statement):
     pq.PQsendQueryParams(connection, statement.encode(), 0, None, None, None, None, 0)
 def answers(syncs):
-    """Until there are no more, or so many answers to a Sync, or an error"""
+    """Print results until an error, or until none is left (with syncs: two empty ones in a row)"""
     nothing = 0
     while nothing < 2:
         result = ctypes.c_void_p(pq.PQgetResult(connection))
@@ -113,7 +113,7 @@ $node->safe_psql(
 		FOR EACH ROW EXECUTE FUNCTION noted();
 });
 
-# Those who run, by their application_name
+# The running clients, by their application_name
 my %running;
 
 sub conninfo
@@ -154,7 +154,7 @@ sub end_wait
 	$node->safe_psql('postgres', "SELECT pg_${how}_backend(pid) FROM pg_stat_activity WHERE application_name = '$name'");
 }
 
-# What it had to say: output, errors
+# The output and the errors of a client that has ended
 sub finish
 {
 	my ($name) = @_;
@@ -164,16 +164,16 @@ sub finish
 	return (${ $r->{stdout} }, ${ $r->{stderr} });
 }
 
-# The last thing that a psql heard of the server is FATAL 08007
+# The last message of the server to a psql is FATAL 08007.
 sub is_in_doubt
 {
 	my ($name) = @_;
 	my ($out, $err) = finish($name);
 
 	like($err, qr/FATAL:  08007: terminating connection because [^\n]*\nDETAIL:  [^\n]*\nHINT:  [^\n]*"reacquired"/,
-		"$name: the client hears 08007");
-	unlike($out, qr/acquired|after|t$/, '... and nothing that it could take for success');
-	unlike($err, qr/secret|57P01: terminating/, '... and no owner, and of no administrator');
+		"$name: the client gets 08007");
+	unlike($out, qr/acquired|after|t$/, '... and nothing that looks like success');
+	unlike($err, qr/secret|57P01: terminating/, '... without an owner, and not as if by an administrator');
 	like($err, qr/server closed the connection|connection to server was lost/, '... and is disconnected');
 }
 
@@ -187,7 +187,7 @@ sub is_acknowledged
 }
 my $still = q{SELECT 'still there';};
 
-# Every verb that grants: name, what was before, call; K is the key
+# Every verb that grants: name, state before, call; K is the key
 my @verbs = (
 	[ 'acquire', '', q{(lock_acquire('K', '1 hour', 'secret K')).status} ],
 	[ 'try_acquire', '', q{(lock_try_acquire('K', '1 hour', 'secret K')).status} ],
@@ -214,7 +214,7 @@ $node->safe_psql('postgres', "SELECT lock_acquire('to release $_', '1 hour', 'se
 $node->safe_psql('postgres', q{SELECT lock_acquire('to read', '1 hour', 'secret')});
 
 # ---------------------------------------------------------------------------
-# Nobody is there
+# The synchronous standby does not exist
 # ---------------------------------------------------------------------------
 
 $node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'\n");
@@ -263,7 +263,7 @@ foreach my $name (sort keys %forms)
 	push @doubtful, $name unless $name eq 'of the session';
 }
 
-# Those who have no grant to lose
+# Transactions without a grant that could be lost
 my %harmless = (
 	'a release' => [ "SET atomic_lock.release_durability = session;\nSELECT lock_release('to release session', 'secret');", 't' ],
 	'other work' =>
@@ -274,15 +274,15 @@ my %harmless = (
 	'an assertion' => [ "INSERT INTO note SELECT lock_assert('to read', 'secret') RETURNING 'asserted';", 'asserted' ]);
 launch_psql($_, "$harmless{$_}[0]\n$still") foreach sort keys %harmless;
 
-# Other clients, where they are to be had
+# Other clients, if they are installed
 my %clients;
 if (-x $python && system("$python -c 'import ctypes, psycopg2; ctypes.CDLL(\"libpq.so.5\")' 2>/dev/null") == 0)
 {
 	%clients = (
-		# Some versions of libpq keep the last error only: the connection is lost.
+		# Some versions of libpq keep only the last error: the connection is lost.
 		'psycopg2' => [ [ $acquire ], qr/\A(08007|None) \w+ closed\n\z/ ],
 		'extended' => [ [ 'BEGIN', $acquire, 'COMMIT' ], qr/\Astatus 1\nstatus 2\n08007\n\z/ ],
-		# Here it is Sync that commits.
+		# Here Sync commits.
 		'extended, alone' => [ [ $acquire ], qr/\Astatus 2\n08007\n\z/ ],
 		'pipeline' => [ [ $acquire, q{INSERT INTO note VALUES ('after K')} ], qr/\Astatus 2\n08007\n\z/ ]);
 	foreach my $name (sort keys %clients)
@@ -300,10 +300,10 @@ foreach my $name (@waiting)
 }
 is( $node->safe_psql(
 		'postgres', q{SELECT (lock_try_acquire('auto acquire', owner => 'another')).status}), 'pending',
-	'meanwhile nobody is granted such a key');
+	'meanwhile another owner is not granted such a key');
 end_wait('terminated', 'terminate');
 $node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'});
-# It would wait again, if it went on.
+# The procedure would wait again if it continued.
 $node->poll_query_until('postgres', q{
 	SELECT count(pg_cancel_backend(pid)) = 0 FROM pg_stat_activity WHERE application_name = 'a procedure' AND wait_event = 'SyncRep'})
   or die;
@@ -318,7 +318,7 @@ foreach my $name (@waiting)
 	elsif ($clients{$name})
 	{
 		my ($out, $err) = finish($name);
-		like($out . $err, $clients{$name}[1], "$name: the client hears 08007");
+		like($out . $err, $clients{$name}[1], "$name: the client gets 08007");
 	}
 	else
 	{
@@ -326,7 +326,7 @@ foreach my $name (@waiting)
 	}
 }
 
-# Those who do not wait
+# Commits that do not wait
 my $quiet = $node->background_psql('postgres');
 ask($quiet, 'SET atomic_lock.acquire_durability = session');
 foreach my $level ('off', 'local')
@@ -334,12 +334,12 @@ foreach my $level ('off', 'local')
 	ask($quiet, "SET synchronous_commit = $level");
 	is(ask($quiet, "SELECT (lock_acquire('not waited $level', '1 hour', 'secret')).status"), 'acquired', "session, $level: no wait, no doubt");
 }
-is(ask($quiet, q{RESET atomic_lock.acquire_durability; SELECT lock_release('to release auto', 'secret')}), 't', 'a relaxed release waits for nobody');
-is(ask($quiet, q{SET synchronous_commit = local; SELECT count(*) FROM note WHERE what LIKE 'after%'}), '0', 'nothing was done after a doubt');
+is(ask($quiet, q{RESET atomic_lock.acquire_durability; SELECT lock_release('to release auto', 'secret')}), 't', 'a relaxed release does not wait');
+is(ask($quiet, q{SET synchronous_commit = local; SELECT count(*) FROM note WHERE what LIKE 'after%'}), '0', 'no statement ran after a grant in doubt');
 $quiet->quit;
 
 # ---------------------------------------------------------------------------
-# PREPARE is an answer, too; COMMIT PREPARED is PostgreSQL's
+# PREPARE is an answer, too; COMMIT PREPARED is acknowledged as PostgreSQL does it
 # ---------------------------------------------------------------------------
 
 launch_psql('prepared', "BEGIN;\nSELECT (lock_acquire('prepared', '1 hour', 'secret prepared')).status \\g /dev/null\nPREPARE TRANSACTION 'p';\n$still");
@@ -355,26 +355,26 @@ push @doubtful, 'prepared';
 $node->safe_psql('postgres', q{SET synchronous_commit = local; ROLLBACK PREPARED 'q'});
 
 # ---------------------------------------------------------------------------
-# Standbys are not required any more
+# Standbys are no longer required
 # ---------------------------------------------------------------------------
 
 launch_psql('not wanted', "$acquire;\n$still");
 waits('not wanted');
 $node->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
 $node->reload;
-is(is_acknowledged('not wanted', 'acquired'), '', '... without a word');
+is(is_acknowledged('not wanted', 'acquired'), '', '... without a warning');
 
 foreach my $key (@doubtful)
 {
 	my $mode = $key =~ /shared|down/ ? 'shared' : 'exclusive';
 
 	is($node->safe_psql('postgres', "SELECT (lock_acquire('$key', '1 hour', 'secret $key', '$mode')).status"),
-		'reacquired', "$key: the same owner has it");
+		'reacquired', "$key: the same owner holds it");
 }
-is($node->safe_psql('postgres', q{SELECT lock_holder('of the session') IS NULL}), 't', 'what ends with the session has ended with it');
+is($node->safe_psql('postgres', q{SELECT lock_holder('of the session') IS NULL}), 't', 'a lock with lifetime session has ended with its session');
 
 # ---------------------------------------------------------------------------
-# A standby that flushes and does not replay
+# A standby that flushes, and does not replay
 # ---------------------------------------------------------------------------
 
 $node->backup('backup');
@@ -386,13 +386,13 @@ $node->reload;
 $node->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 ask($session, 'SET synchronous_commit = remote_apply');
-is(ask($session, q{SELECT (lock_acquire('caught up', '1 hour', 'secret')).status}), 'acquired', 'no doubt with a standby');
+is(ask($session, q{SELECT (lock_acquire('caught up', '1 hour', 'secret')).status}), 'acquired', 'no doubt when the standby has confirmed');
 $standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 $standby->poll_query_until('postgres', q{SELECT pg_get_wal_replay_pause_state() = 'paused'}) or die;
 foreach my $level ('remote_write', 'on', 'off')
 {
 	ask($session, "SET synchronous_commit = $level");
-	is(ask($session, "SELECT (lock_acquire('flushed $level', '1 hour', 'secret')).status"), 'acquired', "$level: flushed is enough");
+	is(ask($session, "SELECT (lock_acquire('flushed $level', '1 hour', 'secret')).status"), 'acquired', "$level: a flush on the standby is enough");
 }
 launch_psql('not applied', "SET synchronous_commit = remote_apply;\nSELECT (lock_acquire('not applied', '1 hour', 'secret not applied')).status;\n$still");
 end_wait('not applied', 'cancel');
@@ -400,9 +400,9 @@ is_in_doubt('not applied');
 launch_psql('prepared there', "SET synchronous_commit = remote_apply;\nBEGIN;\nSELECT lock_acquire('prepared there', '1 hour', 'secret there') \\g /dev/null\nPREPARE TRANSACTION 'r';\nSELECT 'prepared';\n$still");
 is_acknowledged('prepared there', 'prepared');
 $standby->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
-is(ask($session, q{SELECT (lock_acquire('not applied', '1 hour', 'secret not applied')).status}), 'reacquired', 'the repeat is acknowledged when it is back');
+is(ask($session, q{SELECT (lock_acquire('not applied', '1 hour', 'secret not applied')).status}), 'reacquired', 'the repetition is acknowledged when the standby replays again');
 
-# COMMIT PREPARED is acknowledged: a standby has what was prepared, which holds the key.
+# COMMIT PREPARED is acknowledged: a standby has the prepared grant, which holds the key.
 $session->quit;
 $standby->stop;
 launch_psql('lost', "COMMIT PREPARED 'r';\nSELECT 'committed';\n$still");
@@ -415,13 +415,13 @@ is($standby->safe_psql('postgres', q{SELECT (lock_try_acquire('prepared there', 
 	'pending', 'a prepared grant holds the key after a failover');
 is( $standby->safe_psql(
 		'postgres', "COMMIT PREPARED 'r'; SELECT (lock_acquire('prepared there', '1 hour', 'secret there')).status"),
-	'reacquired', '... and is committed there');
+	'reacquired', '... and can be committed there');
 
 my $log = slurp_file($node->logfile);
 unlike($log, qr/PANIC|TRAP|was terminated by signal/, 'the server never crashed');
-like($log, qr/FATAL:  terminating connection because/, 'the log says why');
-# Sessions of the test itself may not have ended when a server is stopped.
-unlike($log, qr/^(?!.* in_doubt\.pl FATAL).*FATAL:  terminating connection due to administrator/m, '... once, and nothing else');
+like($log, qr/FATAL:  terminating connection because/, 'the log has the reason');
+# Sessions of the test itself may still be connected when a server is stopped.
+unlike($log, qr/^(?!.* in_doubt\.pl FATAL).*FATAL:  terminating connection due to administrator/m, '... and no other message about a termination');
 
 $standby->stop;
 done_testing();

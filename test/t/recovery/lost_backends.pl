@@ -1,15 +1,15 @@
 # Backends that die, connections that break, transactions that grow too large.
 #
-# Properties: a lease does not hang on the connection that acquired it: not
-# when that ends, is terminated, or is killed and takes the others with it; an
-# unfinished acquire dies with its backend; a reply that got lost can be asked
-# for again; a transaction beyond its limit of keys fails as a whole, and then
-# holds nothing; thousands of savepoints are no burden.
+# Properties: a lease does not depend on the connection that acquired it: it survives when
+# that ends, is terminated, or is killed together with all others; an
+# unfinished acquire ends with its backend; a call whose answer was lost can be
+# repeated; a transaction beyond its limit of keys fails as a whole, and then
+# holds nothing; thousands of savepoints do no harm.
 #
 # Turns red when: leases end with the session; state in the backend outlives an
 # error (claims counted wrongly after a rollback or savepoint); the limit is
-# checked after the grant was written and that survives; each call opens a
-# subtransaction; the WAL of a token is not flushed before it is shown.
+# checked after the grant was written, which survives; each call opens a
+# subtransaction; the WAL of a token is not flushed before the token is shown.
 
 use strict;
 use warnings FATAL => 'all';
@@ -54,7 +54,7 @@ is(holder('ended'), 'Ann', 'a lease outlives its session');
 is(ask($watch, q{SELECT (lock_try_acquire('unfinished', '1 hour', 'you')).status}), 'acquired', 'an unfinished acquire does not');
 ask($watch, q{SELECT lock_release('unfinished', 'you')});
 
-# It is terminated.
+# The session is terminated.
 $one = session();
 $pid = ask($one, 'SELECT pg_backend_pid()');
 ask($one, q{SELECT lock_acquire('terminated', '1 hour', 'me', holder => 'Bob')});
@@ -65,7 +65,7 @@ is(holder('terminated'), 'Bob', 'a lease outlives the termination of its backend
 is(holder('unfinished'), 'nobody', '... nor does an unfinished acquire');
 eval { $one->quit };
 
-# While it waits for a claim
+# The session is cancelled while it waits for a claim.
 my $two = session();
 $one = session();
 $pid = ask($two, 'SELECT pg_backend_pid()');
@@ -81,13 +81,13 @@ ask($one, 'COMMIT');
 is(holder('terminated'), 'Bob', 'a cancelled release releases nothing');
 is(ask($watch, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND locktype = 'advisory'"), '0', '... and leaves no claim');
 $two->query('SELECT 1');
-like($two->{stderr}, qr/ERROR:  canceling statement due to user request/, '... says so');
+like($two->{stderr}, qr/ERROR:  canceling statement due to user request/, '... its call fails');
 $two->{stderr} = '';
 is(ask($two, q{SELECT lock_release('terminated', 'me')}), 't', '... and can be repeated');
 $two->quit;
 
-# Killed: the server restarts itself.  The draw of a fencing token after a
-# checkpoint is the one whose WAL the commit would flush, if it came to that.
+# The backend is killed, and the server restarts itself.  A fencing token that is drawn after a
+# checkpoint has WAL that only the commit would flush, which does not come.
 ask($one, q{SELECT lock_acquire('killed', '1 hour', 'me', holder => 'Cyd')});
 ask($one, 'CHECKPOINT');
 my ($seen) = ask($one, q{BEGIN; SELECT (lock_acquire('unfinished', '1 hour', 'me')).fencing_token}) =~ /(\d+)/;
@@ -104,10 +104,10 @@ is(holder('ended'), 'Ann', '... like any other');
 is(holder('unfinished'), 'nobody', '... an unfinished acquire does not');
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE objsubid = 1706}), '0', '... no claim is left');
 is(ask($watch, q{SELECT (lock_try_acquire('killed', '1 hour', 'you')).status}), 'held', '... others are refused');
-is(ask($watch, q{SELECT status || ' ' || holder FROM lock_acquire('killed', '1 hour', 'me')}), 'reacquired Cyd', '... the owner asks again and hears it has it');
+is(ask($watch, q{SELECT status || ' ' || holder FROM lock_acquire('killed', '1 hour', 'me')}), 'reacquired Cyd', '... the owner repeats its call and gets reacquired');
 cmp_ok(ask($watch, q{SELECT fencing_token FROM lock_acquire('unfinished', '1 hour', 'you')}),
-	'>', $seen, '... and a token that was seen does not come back, committed or not');
-is(ask($watch, q{SELECT lock_release('killed', 'me')}), 't', '... and all goes on');
+	'>', $seen, '... and a token that was seen is not given again, committed or not');
+is(ask($watch, q{SELECT lock_release('killed', 'me')}), 't', '... and the lease can be released');
 
 #
 # Limits
@@ -125,25 +125,25 @@ sub fails
 my $acquire = q{SELECT count(*) FILTER (WHERE (lock_acquire('many-' || n, '1 hour', 'me')).acquired) FROM generate_series};
 my $held = q{SELECT count(*) FROM lock_status() WHERE key LIKE 'many-%'};
 fails("$acquire(1, 11) n", '54000', 'one key too many');
-is(ask($watch, $held), '0', '... and nothing is held');
+is(ask($watch, $held), '0', '... and no key is held');
 ask($watch, "BEGIN; $acquire(1, 10) n");
 fails("$acquire(11, 11) n", '54000', '... in a transaction');
 ask($watch, 'ROLLBACK');
-is(ask($watch, $held), '0', '... and nothing is held');
-is(ask($watch, "$acquire(1, 10) n"), '10', 'as many as are allowed');
-is(ask($watch, "$acquire(11, 20) n"), '10', '... and as many again');
+is(ask($watch, $held), '0', '... and no key is held');
+is(ask($watch, "$acquire(1, 10) n"), '10', 'ten keys are allowed');
+is(ask($watch, "$acquire(11, 20) n"), '10', '... and ten more in another transaction');
 
-is(ask($watch, q{BEGIN; SELECT count(lock_extend('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', 'the limit is of keys: extended');
+is(ask($watch, q{BEGIN; SELECT count(lock_extend('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', 'the limit counts keys: ten keys are extended');
 is(ask($watch, q{SELECT count(lock_release('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', '... released');
 is(ask($watch, "$acquire(1, 10) n; COMMIT"), '10', '... and acquired again');
 
-# What a savepoint gave back does not count, nor does what was refused.
+# Claims that a savepoint gave back do not count, and neither do refusals.
 ask($watch, "BEGIN; $acquire(21, 25) n; SAVEPOINT s; $acquire(26, 30) n; ROLLBACK TO s");
-is(ask($watch, "$acquire(31, 35) n"), '5', 'keys given back to a savepoint do not count');
-fails("$acquire(36, 36) n", '54000', '... those before it do');
+is(ask($watch, "$acquire(31, 35) n"), '5', 'keys of a savepoint that was rolled back do not count');
+fails("$acquire(36, 36) n", '54000', '... keys from before the savepoint do');
 ask($watch, 'ROLLBACK TO s');
-is(ask($watch, "SAVEPOINT t; $acquire(31, 34) n; RELEASE t; $acquire(35, 35) n"), "4\n1", 'nor after an error');
-fails("$acquire(36, 36) n", '54000', '... those of a released savepoint do');
+is(ask($watch, "SAVEPOINT t; $acquire(31, 34) n; RELEASE t; $acquire(35, 35) n"), "4\n1", '... keys of a savepoint after an error do not count');
+fails("$acquire(36, 36) n", '54000', '... keys of a released savepoint do');
 ask($watch, 'ROLLBACK');
 is( ask($watch, "BEGIN; SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('unfinished', owner => 'x' || n)).acquired) FROM generate_series(1, 100) n;
 		SELECT count(*) FILTER (WHERE lock_try_release('unfinished', 'x' || n) = 'not_owner') FROM generate_series(1, 100) n;
@@ -152,19 +152,19 @@ is( ask($watch, "BEGIN; SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('unf
 
 ask($watch, 'RESET atomic_lock.max_claims_per_transaction');
 ask($watch, q{SELECT lock_release('ended', 'me')});
-is(ask($watch, "$acquire(1, 20) n"), '20', 'before a release_all');
+is(ask($watch, "$acquire(1, 20) n"), '20', 'twenty leases');
 ask($watch, q{SET atomic_lock.max_claims_per_transaction = 15});
 fails(q{SELECT lock_release_all('me')}, '54000', 'release_all beyond the limit');
-is(ask($watch, $held), '20', '... has released nothing');
+is(ask($watch, $held), '20', '... releases nothing');
 ask($watch, 'RESET atomic_lock.max_claims_per_transaction');
-is(ask($watch, q{SELECT lock_release_all('me')}), '20', '... and within it, all');
+is(ask($watch, q{SELECT lock_release_all('me')}), '20', '... and within the limit releases all');
 
 # The default limit fits into the default lock table.
 is(ask($watch, "$acquire(1, 1000) n"), '1000', 'a thousand keys in one transaction');
 fails("$acquire(2001, 3001) n", '54000', '... and not one more');
-is(ask($watch, q{SELECT lock_release_all('me')}), '1000', '... released in one');
+is(ask($watch, q{SELECT lock_release_all('me')}), '1000', '... all are released in one transaction');
 
-# Savepoints by the thousand (S9), and calls in a loop with a handler
+# Thousands of savepoints, and calls in a loop with an exception handler
 is( ask($watch, q{
 DO $$
 BEGIN
@@ -177,12 +177,12 @@ BEGIN
 		END;
 	END LOOP;
 END $$;
-SELECT lock_try_release('sub', 'me')}), 'already_released', 'three thousand subtransactions');
+SELECT lock_try_release('sub', 'me')}), 'already_released', 'three thousand subtransactions leave a released key');
 is( ask($watch, q{
 BEGIN;
 SELECT count(*) FILTER (WHERE (lock_acquire('plain', '1 hour', 'me')).acquired AND lock_release('plain', 'me')) FROM generate_series(1, 1000);
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint - pg_current_xact_id()::text::bigint <= 1;
-COMMIT}), "1000\nt", 'a call takes no subtransaction of its own');
+COMMIT}), "1000\nt", 'a call opens no subtransaction');
 
 $watch->quit;
 $node->stop;

@@ -1,17 +1,17 @@
 # Policies and history on a standby, after its promotion, and in a subscription.
 #
 # Properties: on a hot standby lock_policy, lock_policies, lock_held_at and
-# lock_status answer by what has been replayed, in a session that has asked before too,
-# also within its transaction; what is rolled back never was; no policy can be
-# set there; the expiry of a lease is known there by its clock, with no write; after a
-# promotion the same session is held to the policies, and the history goes on,
-# with the ends of what was granted before; a subscriber follows changes that are
-# applied by replication, in sessions that are connected.  A publication of all tables
-# brings a subscriber policies and no locks, and no key ends the replication of other tables.
+# lock_status answer by the replayed state, also in a session that has asked before,
+# and within its transaction; changes that are rolled back never count; no policy can be
+# set there; an expiry is known there by the clock, with no write; after a
+# promotion the policies bind the same session, and the history continues,
+# with the ends of former grants; a subscriber follows replicated
+# changes, in sessions that are connected.  A publication of all tables
+# brings a subscriber policies and no locks, and no key stops the replication of other tables.
 #
 # Turns red when: policies are remembered until the session itself writes; they are read
-# before a change is visible and kept after it; a change is told to sessions of the
-# primary only; the table has triggers for statements only; a subscriber applies rows of
+# before a change is visible and kept after it; only sessions of the primary notice a
+# change; the table has triggers for statements only; a subscriber applies rows of
 # locks, tickets or history.
 
 use strict;
@@ -49,10 +49,10 @@ my $session = session($standby, 'Session');
 my $open = session($standby, 'Open');
 my $app = session($standby, 'App');
 ask($app, q{SET SESSION AUTHORIZATION app; SET atomic_lock.owner = 'me'});
-# With no snapshot that keeps the standby from replaying
+# In a transaction without a snapshot, which would keep the standby from replaying
 ask($open, 'BEGIN');
 
-# Do something on the primary, and wait until the standby has replayed all of it.
+# Run SQL on the primary, and wait until the standby has replayed it.
 sub replayed
 {
 	my ($sql) = @_;
@@ -63,7 +63,7 @@ sub replayed
 }
 
 #
-# What holds for a key
+# The policy of a key
 #
 my $look = q{SELECT max_ttl, max_keys_per_role, roles, prefixes FROM lock_policy('t:1:k')};
 sub rules
@@ -73,21 +73,21 @@ sub rules
 
 	is(ask($session, $look), $answer, $name);
 	is(ask($open, $look), $answer, '... within a transaction');
-	is(ask($app, $look), $answer, '... for a user');
+	is(ask($app, $look), $answer, '... and for a user');
 	return;
 }
-rules('1 day|||{}', 'a standby, without policies');
+rules('1 day|||{}', 'a standby without policies');
 replayed(q{SELECT lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_role => 2)});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_role": "t:"}', 'a policy is known there when it is replayed');
 replayed(q{SELECT lock_set_policy('t:1:', max_ttl => '1 min', roles => '{tenant}')});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... and one by a longer prefix');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... and one with a longer prefix');
 is(ask($session, 'SELECT prefix, max_ttl, max_keys_per_role, roles FROM lock_policies'), "t:|01:00:00|2|\nt:1:|00:01:00||{tenant}", 'lock_policies');
 replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'), lock_set_policy('t:', max_ttl => '2 hours')});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', 'what is not committed is not in force');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', 'an uncommitted policy has no effect');
 replayed(q{ROLLBACK});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor what is rolled back');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor one that is rolled back');
 replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'); PREPARE TRANSACTION 'drop'});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor what is prepared');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor one that is prepared');
 replayed(q{COMMIT PREPARED 'drop'});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_role": "t:"}', '... until it is committed');
 replayed('TRUNCATE app_lock_policy');
@@ -97,19 +97,19 @@ rules('00:01:00|||{"max_ttl": "t:"}', 'INSERT');
 is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_set_policy('t:')}, q{SELECT lock_drop_policy('t:')}, q{SELECT lock_drop_policy('no such policy')});
 
 #
-# Who held a key
+# The holders of a key
 #
 replayed(q{SELECT lock_set_policy('h:', history => true, min_hold => '1 day'), lock_set_policy('t:1:', max_ttl => '1 hour', max_keys_per_role => 1, roles => '{app}', history => true)});
 replayed(q{SELECT lock_acquire('h:released', '1 hour', 'o', holder => 'Ann'), lock_acquire('h:expired', '1 ms', 'o', holder => 'Bob'), lock_acquire('h:live', '1 hour', 'o', holder => 'Cyd')});
 my $held = q{SELECT h.key, a.holder, a.ended_at IS NULL, a.ended_by FROM lock_history h, lock_held_at(h.key, h.acquired_at) a WHERE h.key LIKE 'h:%' ORDER BY 1};
 poll($session, q{SELECT NOT locked FROM lock_status('h:expired')});
-is(ask($session, $held), "h:expired|Bob|f|expired\nh:live|Cyd|t|\nh:released|Ann|t|", 'lock_held_at on a standby, with an expiry');
-is(ask($session, q{SELECT count(*) FROM lock_held_at('h:expired', clock_timestamp())}), '0', '... after it');
-is(ask($session, q{SELECT ended_at IS NULL FROM lock_history WHERE key = 'h:expired'}), 't', '... which nobody has written');
+is(ask($session, $held), "h:expired|Bob|f|expired\nh:live|Cyd|t|\nh:released|Ann|t|", 'lock_held_at on a standby knows an expiry');
+is(ask($session, q{SELECT count(*) FROM lock_held_at('h:expired', clock_timestamp())}), '0', '... after the expiry there is no holder');
+is(ask($session, q{SELECT ended_at IS NULL FROM lock_history WHERE key = 'h:expired'}), 't', '... which is not written in the history');
 replayed(q{SELECT lock_release('h:released', 'o')});
 is(ask($session, $held), "h:expired|Bob|f|expired\nh:live|Cyd|t|\nh:released|Ann|f|released", '... and a release');
-is(ask($session, q{SELECT count(*) FROM lock_held_at('h:released', clock_timestamp())}), '0', '... after it');
-is(ask($session, q{SELECT locked, closed_until > clock_timestamp() + interval '23 hours' FROM lock_status('h:released')}), 'f|t', 'lock_status knows how long a key is closed');
+is(ask($session, q{SELECT count(*) FROM lock_held_at('h:released', clock_timestamp())}), '0', '... after the release there is no holder');
+is(ask($session, q{SELECT locked, closed_until > clock_timestamp() + interval '23 hours' FROM lock_status('h:released')}), 'f|t', 'lock_status shows until when a key is closed');
 
 #
 # A subscription
@@ -120,12 +120,12 @@ $subscriber->append_conf('postgresql.conf', $conf);
 $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
 my $sub = session($subscriber, 'Subscriber');
-# Both have granted the same key, as level user can, and recorded it with the same token.
+# Both servers have granted the same key, as level user can, and recorded it with the same token.
 ask($writer, q{CREATE TABLE orders (id int PRIMARY KEY); SELECT status FROM lock_acquire('h:both', '1 day', 'p')});
 ask($sub, q{CREATE TABLE orders (id int PRIMARY KEY); SELECT lock_set_policy('h:', history => true); SELECT status FROM lock_acquire('h:both', '1 day', 's'); SELECT lock_drop_policy('h:')});
 ask($sub, q{DELETE FROM app_lock_policy; UPDATE lock_history SET fencing_token = } . ask($writer, q{SELECT fencing_token FROM lock_history WHERE key = 'h:both'}));
 ask($writer, 'CREATE PUBLICATION policies FOR ALL TABLES');
-is(ask($sub, $look), '1 day|||{}', 'a subscriber, before it is one');
+is(ask($sub, $look), '1 day|||{}', 'a server without policies, before it subscribes');
 $subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
 $subscriber->wait_for_subscription_sync($primary, 'policies');
 sub applied
@@ -143,16 +143,16 @@ applied(q{SELECT lock_drop_policy('t:1:')}, '00:01:00|||{"max_ttl": "t:"}', 'the
 applied(q{UPDATE app_lock_policy SET max_ttl_us = 1000000 WHERE prefix = 't:'}, '00:00:01|||{"max_ttl": "t:"}', 'an UPDATE');
 applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_role => 3); COMMIT}, '1 day|3||{"max_keys_per_role": "t:"}', 'TRUNCATE, and a new policy');
 
-# Locks, the line and the history stay on their server; other tables arrive.
+# Locks, tickets and history stay on their server; other tables are replicated.
 my $own = q{SELECT array_agg(h.key ORDER BY h.key) FROM lock_held('s') h; SELECT count(*), count(owner_hash) FROM app_lock; SELECT ticket, role::regrole FROM app_lock_queue; SELECT holder, ended_at IS NULL FROM lock_history};
 ask($sub, q{SET application_name = 'own'; SELECT status FROM lock_acquire('l:held', '1 day', 's'); SELECT status FROM lock_acquire('l:line', '1 day', 's'); SELECT status FROM lock_enqueue('l:line', 't')});
 my $before = ask($sub, $own);
 ask($writer, q{SELECT lock_set_policy('l:', history => true); SELECT status FROM lock_acquire('l:held', '1 day', 'p'); SELECT status FROM lock_acquire('l:line', '1 day', 'p'); SELECT status FROM lock_enqueue('l:line', 'q')});
 ask($writer, $_) for q{INSERT INTO orders VALUES (1)}, q{SELECT lock_extend('l:held', 'p', '12 h')}, q{SELECT status FROM lock_transfer('l:held', 'p', 'q')}, q{SELECT lock_release('l:held', 'q'), lock_release('l:line', 'p'), lock_release('h:both', 'p'), lock_leave('l:line', 'q')}, q{DELETE FROM app_lock WHERE key LIKE 'l:%'}, q{DELETE FROM app_lock_queue}, q{DELETE FROM lock_history WHERE key = 'h:both'}, q{INSERT INTO orders VALUES (2)};
 $primary->wait_for_catchup('policies');
-is(ask($sub, 'SELECT count(*) FROM orders'), '2', 'rows of other tables arrive');
+is(ask($sub, 'SELECT count(*) FROM orders'), '2', 'rows of other tables are replicated');
 is(ask($sub, $own), $before, '... and no locks, tickets or history');
-like($before, qr/^\{h:both,l:held,l:line\}\n/, '... where there were some');
+like($before, qr/^\{h:both,l:held,l:line\}\n/, '... the subscriber has its own locks');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION policies');
 end($sub);
 $subscriber->stop;
@@ -165,14 +165,14 @@ end($open, $writer);
 $primary->stop;
 $standby->promote;
 poll($session, 'SELECT NOT pg_is_in_recovery()');
-is(told($app, q{SELECT lock_acquire('t:1:k', '1 min')}), '42501', 'after the promotion roles are asked for');
+is(told($app, q{SELECT lock_acquire('t:1:k', '1 min')}), '42501', 'after the promotion roles are checked');
 is(told($app, q{SELECT lock_acquire('t:k', '2 hours')}), '22023', '... a ttl is limited');
-is(told($app, q{SELECT status FROM lock_acquire('t:k', '1 hour')}), 'acquired', '... and what is allowed is');
+is(told($app, q{SELECT status FROM lock_acquire('t:k', '1 hour')}), 'acquired', '... and an allowed call succeeds');
 is(told($app, q{SELECT status FROM lock_acquire('t:l', '1 min')}), '53400', '... up to the quota');
-is(ask($session, q{SELECT lock_release('h:live', 'o'); SELECT status FROM lock_acquire('h:expired', '1 hour', 'p', holder => 'Dan')}), "t\nacquired", 'what was granted before the promotion ends');
-is(ask($session, q{SELECT key, holder, ended_by FROM lock_history WHERE key ~ '^h:(live|exp)' ORDER BY key, fencing_token}), "h:expired|Bob|expired\nh:expired|Dan|\nh:live|Cyd|released", '... and the history goes on');
+is(ask($session, q{SELECT lock_release('h:live', 'o'); SELECT status FROM lock_acquire('h:expired', '1 hour', 'p', holder => 'Dan')}), "t\nacquired", 'a grant from before the promotion is released');
+is(ask($session, q{SELECT key, holder, ended_by FROM lock_history WHERE key ~ '^h:(live|exp)' ORDER BY key, fencing_token}), "h:expired|Bob|expired\nh:expired|Dan|\nh:live|Cyd|released", '... and the history continues');
 is(ask($session, q{SELECT lock_drop_policy('t:')}), 't', 'a policy can be dropped');
-is(told($app, q{SELECT status FROM lock_acquire('t:l', '2 hours')}), 'acquired', '... which is in force at once');
+is(told($app, q{SELECT status FROM lock_acquire('t:l', '2 hours')}), 'acquired', '... which takes effect at once');
 
 end($session, $app);
 $standby->stop;

@@ -1,16 +1,16 @@
-# A line for a key, over crashes, restarts and a promotion.
+# The line for a key over crashes, restarts and a promotion.
 #
-# Properties: places, their order and numbers, and a current offer survive an immediate
-# stop and a promotion; who comes later gets a higher number; nobody jumps the line with
-# the first call after the server is back, whichever database that is in, whether the
-# library is preloaded or not, and whether the key is offered to somebody or has only
-# places; a place that was prepared before the crash counts once it is committed; places
-# of a key that nobody may have taken yet are seen on a standby.  recovery/flush shows
-# that what was acknowledged is durable.
+# Properties: tickets, their order and numbers, and a current offer survive an immediate
+# stop and a promotion; a later ticket gets a higher number; no stranger jumps the line with
+# the first call after the restart, whichever database it is in, whether the
+# library is preloaded or not, and whether the key is offered or only has
+# tickets; a ticket that was prepared before the crash counts when it is committed; tickets
+# of a key without a current offer are visible on a standby.  recovery/flush shows
+# that acknowledged tickets are durable.
 #
-# Turns red when: places are memory; the filter of keys that may have places is believed
-# before somebody has counted, in any database, or is counted by a snapshot, which
-# overlooks what is prepared; it is believed on a standby; numbers begin anew.
+# Turns red when: tickets are kept in memory; the filter of keys that may have tickets is
+# believed before the tickets were counted, in any database, or they are counted by a
+# snapshot, which overlooks prepared ones; it is believed on a standby; numbers begin anew.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,11 +36,11 @@ $node->safe_psql('postgres', 'CREATE DATABASE two');
 my @databases = ('postgres', 'two');
 $node->safe_psql($_, 'CREATE EXTENSION atomic_lock') for @databases;
 
-# What a line looks like: all that must survive
+# A line with everything that must survive
 my $line = q{SELECT key, place, holder, queued_at, expires_at, offer, offered_until, ticket FROM lock_queue ORDER BY key, place};
 
-# In a session that does not want its commits flushed: "offered" is offered to One, "line"
-# is free and has places, "held" is held and has places, "prepared" is to have one.
+# In a session with synchronous_commit = off: key "offered" is offered to One, "line"
+# is free and has tickets, "held" is held and has tickets, "prepared" gets a ticket later.
 sub make_lines
 {
 	my ($server, $database) = @_;
@@ -55,42 +55,42 @@ sub make_lines
 	}
 	ask($psql, qq{BEGIN; SELECT lock_enqueue('prepared', 'one', 'One', '1 hour'); PREPARE TRANSACTION '$database'});
 	ask($psql, q{SELECT lock_release('offered', 'holder')});
-	# No offer is made where a lease runs out.
+	# An expiry makes no offer.
 	ask($psql, q{SELECT lock_extend('line', 'holder', '1 ms')});
 	poll($psql, q{SELECT NOT locked FROM lock_status('line')});
-	# A commit that is flushed, for the release was not
+	# A commit that is flushed, since the release was not
 	ask($psql, q{RESET synchronous_commit; CREATE TABLE flushed (); DROP TABLE flushed});
 	end($psql);
 	return;
 }
 
-# The lines are as they were, and nobody jumps them.  "psql" has not called anything yet
-# since the server was started.
+# The lines are unchanged, and no stranger jumps them.  The session of $psql makes the first
+# call since the server was started.
 sub check_lines
 {
 	my ($server, $how, $database, $before) = @_;
 	my $psql = session($server, 'Stranger', $database);
 
 	$how = "$how, $database";
-	is(ask($psql, try_as('stranger', 'offered')), 'held|One', "$how: nobody takes what is offered to somebody else");
-	is(ask($psql, try_as('stranger', 'line')), 'held|One', '... nor what others are in line for');
+	is(ask($psql, try_as('stranger', 'offered')), 'held|One', "$how: a stranger cannot acquire an offered key");
+	is(ask($psql, try_as('stranger', 'line')), 'held|One', '... nor a free key with tickets');
 	is(ask($psql, q{SELECT count(*) FROM lock_try_acquire_all(ARRAY['free', 'line'], owner => 'stranger') WHERE status = 'acquired'}), '0', '... nor in a set');
-	is(ask($psql, $line), $before, '... places, order, numbers and the offer are as they were');
-	is(ask($psql, q{SELECT place, ticket > (SELECT max(ticket) FROM lock_queue WHERE holder <> 'Three') FROM lock_enqueue('line', 'three', 'Three')}), '3|t', '... who comes now comes last');
-	is(ask($psql, q{SELECT place, ticket = (SELECT ticket FROM lock_queue WHERE key = 'line' AND holder = 'Two') FROM lock_enqueue('line', 'two', 'Two')}), '2|t', '... who was there has the same place');
-	is(ask($psql, try_as('two', 'offered')), 'held|One', '... the second is no stranger, but has to wait');
-	is(ask($psql, try_as('one', 'offered')), 'acquired|', '... the first takes the offer');
-	is(ask($psql, try_as('one', 'line')), 'acquired|', '... or what is free');
+	is(ask($psql, $line), $before, '... tickets, order, numbers and the offer are unchanged');
+	is(ask($psql, q{SELECT place, ticket > (SELECT max(ticket) FROM lock_queue WHERE holder <> 'Three') FROM lock_enqueue('line', 'three', 'Three')}), '3|t', '... a new ticket is the last');
+	is(ask($psql, q{SELECT place, ticket = (SELECT ticket FROM lock_queue WHERE key = 'line' AND holder = 'Two') FROM lock_enqueue('line', 'two', 'Two')}), '2|t', '... a renewed ticket keeps its position');
+	is(ask($psql, try_as('two', 'offered')), 'held|One', '... the second in line has to wait');
+	is(ask($psql, try_as('one', 'offered')), 'acquired|', '... the first in line acquires the offered key');
+	is(ask($psql, try_as('one', 'line')), 'acquired|', '... and the free key');
 	ask($psql, qq{SELECT lock_release('$_', 'one')}) foreach 'offered', 'line';
-	is(line_of($psql, 'line'), 'Two* Three', '... and a release offers it to the next');
+	is(line_of($psql, 'line'), 'Two* Three', '... and a release offers the key to the next');
 	ask($psql, q{SELECT lock_release('held', 'holder')});
-	is(line_of($psql, 'held'), 'One* Two', '... also that of a lease from before');
+	is(line_of($psql, 'held'), 'One* Two', '... also the release of a lease from before');
 
 	ask($psql, qq{COMMIT PREPARED '$database'});
 	ask($psql, q{SELECT lock_extend('prepared', 'holder', '1 ms')});
 	poll($psql, q{SELECT NOT locked FROM lock_status('prepared')});
-	is(ask($psql, try_as('stranger', 'prepared')), 'held|One', '... a place that was prepared counts now');
-	is(ask($psql, try_as('one', 'prepared')), 'acquired|', '... and is taken');
+	is(ask($psql, try_as('stranger', 'prepared')), 'held|One', '... a prepared ticket counts when it is committed');
+	is(ask($psql, try_as('one', 'prepared')), 'acquired|', '... and its owner acquires the key');
 	ask($psql, 'TRUNCATE app_lock, app_lock_queue');
 	end($psql);
 	return;
@@ -116,7 +116,7 @@ foreach my $preload ('atomic_lock', '')
 }
 
 #
-# A promotion, of a standby with shared memory and of one without
+# Promotion of a standby with shared memory, and of one without
 #
 foreach my $preload ('', 'atomic_lock')
 {
@@ -138,15 +138,15 @@ foreach my $preload ('', 'atomic_lock')
 
 		is(ask($psql, $line), $before{$database}, "$how: the standby shows the line, $database");
 		is(ask($psql, q{SELECT string_agg(queued::text, ' ' ORDER BY key) FROM lock_status() WHERE key IN ('held', 'prepared')}), '2 0', '... and its length');
-		is(sqlstate($standby, q{SELECT lock_enqueue('held', 'two')}, $database), '25006', '... nobody can join it there');
+		is(sqlstate($standby, q{SELECT lock_enqueue('held', 'two')}, $database), '25006', '... and refuses to enqueue');
 		is(ask($psql, q{SELECT lock_channel('held')}), $node->safe_psql($database, q{SELECT lock_channel('held')}), '... its channel is that of the primary');
 		$reader{$database} = $psql;
 	}
 	$node->stop('immediate');
 	$standby->promote;
 	poll($reader{postgres}, 'SELECT NOT pg_is_in_recovery()');
-	# One that has read the lines before the promotion
-	is(ask($reader{$_}, try_as('reader', 'line')), 'held|One', "$how: who was connected before does not jump the line, $_") for @databases;
+	# A session that has read the lines before the promotion
+	is(ask($reader{$_}, try_as('reader', 'line')), 'held|One', "$how: a session from before the promotion does not jump the line, $_") for @databases;
 	check_lines($standby, $how, $_, $before{$_}) for @databases;
 	end(values %reader);
 	$standby->stop;

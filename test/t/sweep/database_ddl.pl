@@ -1,20 +1,19 @@
-# The background sweep keeps out of the way.
+# The background sweep does not get in the way of database statements.
 #
-# One part needs a build with AL_TEST_HOOKS, in which a sweep can be made to
-# stand still in a batch.
+# One part needs a build with AL_TEST_HOOKS, where a sweep can be stopped in a batch.
 #
 # Properties: DROP DATABASE, CREATE DATABASE ... TEMPLATE and ALTER DATABASE RENAME
-# work at any moment, beside a launcher that is hardly ever idle, and leave no
-# line in the log, or one at most; a worker that stands in a batch leaves when
-# that is done; where all background worker slots are taken, that is one line
-# in the log with what to do, lock_sweeper_status() says so, and lock_sweep()
-# works by hand; a database that allows no connections is left alone; a new database has
+# work at any moment, beside a launcher that is hardly ever idle, and leave at most one
+# line in the log; a worker that is stopped in a batch leaves when
+# the batch is done; if all background worker slots are taken, the log has one line
+# that says what to do, lock_sweeper_status() says so, and lock_sweep()
+# works by hand; a database that allows no connections is skipped; a new database has
 # no counts of one that was dropped; batches are as large as the lock table allows.
 #
 # Turns red when: a worker stays connected from one sweep to the next, or until
-# all is swept; databases are remembered by name or for ever; each failure is
-# logged, or none; a failed start takes the launcher down; the place of a dropped database
-# keeps a count or a sweep; the lock table is taken for smaller than it is.
+# every row is swept; databases are remembered by name or for ever; each failure is
+# logged, or none; a failed start ends the launcher; the slot of a dropped database
+# keeps a count or a sweep; the size of the lock table is underestimated.
 
 use strict;
 use warnings FATAL => 'all';
@@ -41,8 +40,8 @@ my $watch = session($node, 'Watch');
 my $other = session($node, 'Other');
 ask($watch, 'CREATE DATABASE source');
 
-# What a statement says, be it nothing.  PostgreSQL waits five seconds until others have left
-# a database.  A worker that gets no processor takes longer.
+# The output of a statement, or an empty string.  PostgreSQL waits five seconds until others
+# have left a database; a worker that gets no processor takes longer, so the test repeats.
 sub say_of
 {
 	my ($psql, $sql) = @_;
@@ -78,32 +77,32 @@ foreach my $n (1 .. 12)
 	is(say_of($other, 'DROP DATABASE renamed' . ($n % 3 ? '' : ' WITH (FORCE)')), '', '... the copy dropped');
 }
 my $source = session($node, 'Source', 'source');
-ok(swept($source, '%'), 'after all that, all is swept');
+ok(swept($source, '%'), 'after these statements every row is swept');
 ok(launcher($watch), '... by a launcher that is still there');
-is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database <> current_database()}), 'source', 'lock_sweeper_status shows nobody who is gone') if ask($watch, 'CREATE EXTENSION atomic_lock; SELECT 1');
+is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database <> current_database()}), 'source', 'lock_sweeper_status shows no dropped database') if ask($watch, 'CREATE EXTENSION atomic_lock; SELECT 1');
 is(ask($watch, q{SELECT count(*) FROM lock_stats WHERE database IS NULL OR database NOT IN (SELECT datname FROM pg_database)}), '0', '... nor does lock_stats');
-# The launcher frees the places of dropped databases, and then sweeps no more.
+# The launcher frees the slots of dropped databases, and then stops sweeping.
 configure($node, $watch, 'atomic_lock.sweep_interval = 0');
 ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
 ask($watch, 'CREATE DATABASE fresh');
 my $fresh = session($node, 'Fresh', 'fresh');
-is(ask($fresh, q{CREATE EXTENSION atomic_lock; SELECT lock_acquire('k', '1 hour', 'o') IS NOT NULL; SELECT grants, expirations, swept FROM lock_stats WHERE database = 'fresh'}), "t\n1|0|0", '... where a new database begins with 0');
-is(ask($fresh, q{SELECT since > clock_timestamp() - interval '1 hour', (SELECT count(*) FROM lock_sweeper_status() WHERE database = 'fresh') FROM lock_stats WHERE database = 'fresh'}), 't|0', '... counts since now, and was never swept');
+is(ask($fresh, q{CREATE EXTENSION atomic_lock; SELECT lock_acquire('k', '1 hour', 'o') IS NOT NULL; SELECT grants, expirations, swept FROM lock_stats WHERE database = 'fresh'}), "t\n1|0|0", '... the counters of a new database begin with 0');
+is(ask($fresh, q{SELECT since > clock_timestamp() - interval '1 hour', (SELECT count(*) FROM lock_sweeper_status() WHERE database = 'fresh') FROM lock_stats WHERE database = 'fresh'}), 't|0', '... its counters begin now, and it was never swept');
 end($fresh);
 ask($watch, 'DROP DATABASE fresh');
 configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
 is(unexpected_lines($node, qr/FATAL:  database (?:"\w+"|with OID \d+|\d+) does not exist/, qr/FATAL:  terminating (?:connection|background worker) .*due to administrator command/), '', 'nothing unexpected in the log');
-# From PostgreSQL 19 on, these statements end a worker, which says so.
-cmp_ok(count_in_log($node, qr/atomic_lock[^\n]*exited with exit code/) - count_in_log($node, qr/terminating background worker "atomic_lock/), '<=', 12, '... and no restart loop');
-cmp_ok(count_in_log($node, qr/LOG:  (?:sweep of|could not start a sweep of) database/), '<=', 12, '... nor one of failed sweeps');
+# From PostgreSQL 19 on, these statements end a worker, which logs that.
+cmp_ok(count_in_log($node, qr/atomic_lock[^\n]*exited with exit code/) - count_in_log($node, qr/terminating background worker "atomic_lock/), '<=', 12, '... there is no restart loop');
+cmp_ok(count_in_log($node, qr/LOG:  (?:sweep of|could not start a sweep of) database/), '<=', 12, '... nor a loop of failed sweeps');
 end($source);
 
 #
-# While the worker stands in a batch
+# While the worker is stopped in a batch
 #
 if (@build)
 {
-	# far more rows than a worker gets through while others wait for it
+	# many more rows than a worker removes while others wait for it
 	configure($node, $watch, 'atomic_lock.sweep_batch = 2', q{atomic_lock.test_longest_visit = '1h'});
 	foreach my $sql ('DROP DATABASE standing', 'ALTER DATABASE standing RENAME TO gone', 'CREATE DATABASE copy TEMPLATE gone')
 	{
@@ -116,23 +115,23 @@ if (@build)
 		pause_sweep($psql);
 		expire_rows($psql, 'many', 40_000);
 		expire($psql, 'few', 5);
-		ok(worker_stands($watch), "$sql: a worker stands in a batch");
+		ok(worker_stands($watch), "$sql: a worker is stopped in a batch");
 		# this visit is the last one
 		configure($node, $watch, 'atomic_lock.sweep_interval = 0');
 		start($other, $sql);
 		poll($watch, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_database d ON l.locktype = 'object' AND l.classid = 'pg_database'::regclass AND l.objid = d.oid AND d.datname = '$name' AND l.pid = " . pid($other));
 		end($psql);
 		my $said = answer($other);
-		is($said =~ /is being accessed by other users/ ? say_of($other, $sql) : $said, '', '... which waits until that is done');
+		is($said =~ /is being accessed by other users/ ? say_of($other, $sql) : $said, '', '... the statement waits until the batch is done');
 		next if $sql =~ /DROP/;
 		$psql = session($node, 'Inside', $sql =~ /(?:TO|DATABASE) (\w+)(?: TEMPLATE.*)?$/);
-		cmp_ok(ask($psql, 'SELECT count(*) FROM app_lock'), '>', 30_000, '... not for all others');
+		cmp_ok(ask($psql, 'SELECT count(*) FROM app_lock'), '>', 30_000, '... and not for the rest of the rows');
 		end($psql);
 	}
-	is(ask($watch, q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_database WHERE datname !~ '^template'}), 'copy gone postgres source', '... all done');
+	is(ask($watch, q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_database WHERE datname !~ '^template'}), 'copy gone postgres source', '... all three statements have succeeded');
 
 	configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
-	# ... for its owner, too, who may not end sessions of others
+	# The owner of a database, who may not end sessions of others
 	ask($watch, q{CREATE ROLE boss LOGIN; CREATE DATABASE owned TEMPLATE source OWNER boss});
 	foreach my $n (1 .. 3)
 	{
@@ -143,12 +142,12 @@ if (@build)
 		expire($setup, 'few', 5);
 		end($setup);
 		gone($watch, pid($setup));
-		ok(worker_stands($watch), 'a worker stands in a batch');
+		ok(worker_stands($watch), 'a worker is stopped in a batch');
 		$boss->{al_sent} = 0;
 		start($boss, 'DROP DATABASE owned WITH (FORCE)');
 		poll($watch, q{SELECT count(*) > 0 FROM pg_locks l JOIN pg_database d ON l.locktype = 'object' AND l.classid = 'pg_database'::regclass AND l.objid = d.oid AND d.datname = 'owned' AND l.mode = 'AccessExclusiveLock'});
 		end($inside);
-		is(answer($boss), '', '... which the owner of the database ends, with FORCE');
+		is(answer($boss), '', '... the owner of the database ends it with FORCE');
 		end($boss);
 		ask($watch, q{CREATE DATABASE owned TEMPLATE source OWNER boss});
 	}
@@ -159,34 +158,34 @@ if (@build)
 		my $psql = session($node, 'Inside', $name);
 		ask($psql, 'TRUNCATE app_lock');
 		expire($psql, 'few', 5);
-		ok(swept($psql, 'few'), "... and $name goes on being swept");
+		ok(swept($psql, 'few'), "... and $name is still swept");
 		end($psql);
 	}
 }
 
 #
-# Where nobody may connect
+# Databases that allow no connections
 #
 my $closed = session($node, 'Closed', 'source');
 foreach my $way ('datallowconn = false, datconnlimit = -1', 'datallowconn = true, datconnlimit = -2')
 {
 	ask($watch, "UPDATE pg_database SET $way WHERE datname = 'source'");
-	# The launcher may still come to it that has read the list of databases before.
-	ok(sweep_passes($watch), 'on') for (1, 2);
+	# The launcher may have read the list of databases before, and come once more.
+	ok(sweep_passes($watch), 'sweeps pass') for (1, 2);
 	my $lines = count_in_log($node, qr/\n/);
 	expire($closed, 'closed', 10);
-	ok(sweep_passes($watch), '... and on') for (1, 2);
+	ok(sweep_passes($watch), '... and pass') for (1, 2);
 	is(ask($closed, q{SELECT count(*) FROM app_lock}), '10', "a database that allows no connections, or was nearly dropped, is not swept: $way");
-	unlike(join("\n", (split /\n/, log_of($node))[$lines .. count_in_log($node, qr/\n/) - 1]), qr/source/, '... and not spoken of');
+	unlike(join("\n", (split /\n/, log_of($node))[$lines .. count_in_log($node, qr/\n/) - 1]), qr/source/, '... and not mentioned in the log');
 }
 ask($watch, q{UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'source'});
 ask($watch, 'ALTER DATABASE source ALLOW_CONNECTIONS true');
 expire($closed, 'open', 1);
-ok(swept($closed, 'closed'), '... but when it does again');
+ok(swept($closed, 'closed'), '... but is swept when it allows them again');
 end($closed);
 
 #
-# No slot for a worker
+# No slot is left for a worker.
 #
 end($watch, $other);
 $node->append_conf('postgresql.conf', q{
@@ -199,23 +198,23 @@ $node->restart;
 $watch = session($node, 'Watch');
 ok(launcher($watch), 'a launcher with no slot left for its workers');
 expire($watch, 'slot', 10);
-ok($node->wait_for_log(qr/LOG:  could not start a sweep of database "postgres".*\n(?:.*DETAIL:  .*\n)?.*HINT:  .*max_worker_processes/), '... says so, and what to do');
+ok($node->wait_for_log(qr/LOG:  could not start a sweep of database "postgres".*\n(?:.*DETAIL:  .*\n)?.*HINT:  .*max_worker_processes/), '... logs the reason, and what to do');
 ok(soon($watch, q{SELECT bool_or(hint ~ 'max_worker_processes') FROM lock_sweeper_status()}), 'lock_sweeper_status says so') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 ask($watch, q{SELECT lock_acquire('held', '1 hour', 'o')});
-is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '1 s')}), 'timeout', '... a while');
-is(count_in_log($node, qr/could not start a sweep/), 1, '... in one line');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '1 s')}), 'timeout', '... a second passes');
+is(count_in_log($node, qr/could not start a sweep/), 1, '... and there is one line in the log');
 my $written = -s $node->logfile;
 $node->reload;
 ok($node->wait_for_log(qr/could not start a sweep/, $written), '... and again after a reload');
-is(ask($watch, q{SELECT lock_sweep()}), '10', 'lock_sweep() by hand');
-ok(launcher($watch), 'the launcher is there');
+is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() works by hand');
+ok(launcher($watch), '... the launcher is still running');
 end($watch);
 $node->append_conf('postgresql.conf', 'max_worker_processes = 0');
 $node->restart;
 $watch = session($node, 'Watch');
 expire($watch, 'none', 10);
 is(ask($watch, q{SELECT status ~ '^not running' AND hint ~ 'log.*max_worker_processes.*restart' FROM lock_sweeper_status() WHERE database IS NULL}), 't', 'no slot for the launcher') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
-is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() by hand');
+is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() works by hand');
 end($watch);
 $node->append_conf('postgresql.conf', q{
 max_worker_processes = 8
@@ -227,17 +226,17 @@ max_locks_per_transaction = 10
 $node->restart;
 $watch = session($node, 'Watch');
 expire($watch, 'slot', 10);
-ok(swept($watch, 'slot'), 'with more slots, and a restart, it sweeps');
+ok(swept($watch, 'slot'), 'after a restart with more slots, the sweep works');
 my $xids = q{SELECT pg_snapshot_xmax(pg_current_snapshot())};
 my $batches = ask($watch, $xids);
 expire_rows($watch, 'lock', 5000);
-ok(swept($watch, 'lock'), '... also where a batch does not fit into the lock table');
+ok(swept($watch, 'lock'), '... also if a batch does not fit into the lock table');
 $batches = ask($watch, $xids) - $batches;
-cmp_ok($batches, '<', 500, "... of which it uses a sixteenth: $batches batches");
-is(count_in_log($node, qr/out of shared memory/), 0, '... which it does not fill');
-is(ask($watch, q{SELECT count(*) FROM lock_sweeper_status() WHERE hint IS NOT NULL}), '0', '... and all is well') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+cmp_ok($batches, '<', 500, "... a batch uses a sixteenth of that: $batches batches");
+is(count_in_log($node, qr/out of shared memory/), 0, '... and does not fill it');
+is(ask($watch, q{SELECT count(*) FROM lock_sweeper_status() WHERE hint IS NOT NULL}), '0', '... and lock_sweeper_status has no hint') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 
-# An interval of next to nothing, and nothing to be done
+# A very short interval, with nothing to do
 configure($node, $watch, 'atomic_lock.sweep_interval = 0.0001', q{atomic_lock.sweep_databases = ''});
 end($watch);
 $node->stop('fast');

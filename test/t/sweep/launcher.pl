@@ -1,17 +1,17 @@
 # The life of the background sweep.
 #
-# Properties: one launcher, of no database; leases that ran out, those of dead
-# sessions and keys released long ago go from every database that has the
-# extension, also one that came later, and nothing else does; a database in which
-# nothing happens is seldom visited; what is swept, and whether, follows a
-# reload; names in atomic_lock.sweep_databases are identifiers, one that is
-# missing is one line in the log; a launcher that is terminated comes back;
-# nobody who locks a row, a catalog, or a key with a prepared transaction holds up
-# the rest.
+# Properties: there is one launcher, connected to no database; expired leases, those of dead
+# sessions and keys that were released long ago are removed from every database that has the
+# extension, also from one that came later, and no other rows; an idle database
+# is seldom visited; a reload changes which databases are swept, and whether;
+# names in atomic_lock.sweep_databases are identifiers, and a missing database
+# is one line in the log; a launcher that is terminated comes back;
+# a session that locks a row, a catalog, or a key by a prepared transaction does not delay
+# the sweep of the rest.
 #
-# Turns red when: the launcher remembers databases by what it saw at its start;
-# sleeps out a long interval before it looks at a reload, or forgets its next
-# visit; exits with 0, which the postmaster takes for the end; reads pg_database
+# Turns red when: the launcher remembers databases as they were at its start; it
+# sleeps through a long interval before it notices a reload, or forgets its next
+# visit; it exits with 0, so the postmaster does not restart it; it reads pg_database
 # as only a session can; a visit counts as a change.
 
 use strict;
@@ -39,16 +39,16 @@ $node->start;
 my $watch = session($node, 'Watch');
 
 #
-# What it looks like
+# The views of the sweep
 #
 my $launcher = launcher($watch);
-ok($launcher, 'a launcher');
-is(ask($watch, q{SELECT datname IS NULL FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher'}), 't', '... of no database');
+ok($launcher, 'there is a launcher');
+is(ask($watch, q{SELECT datname IS NULL FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher'}), 't', '... connected to no database');
 ask($watch, 'CREATE EXTENSION atomic_lock; CREATE DATABASE one');
 my $one = session($node, 'One', 'one');
 ask($one, 'CREATE EXTENSION atomic_lock');
-is(expire($_, 'a', 250), '250', 'leases that run out') for ($watch, $one);
-ok(swept($_, 'a'), '... are swept, more than one batch') for ($watch, $one);
+is(expire($_, 'a', 250), '250', 'expired leases') for ($watch, $one);
+ok(swept($_, 'a'), '... are swept, in more than one batch') for ($watch, $one);
 foreach my $psql ($watch, $one)
 {
 	ok(soon($psql, q{SELECT swept = 250 FROM lock_stats WHERE database = current_database()}), '... and counted') or diag(ask($psql, 'SELECT * FROM lock_stats'));
@@ -56,12 +56,12 @@ foreach my $psql ($watch, $one)
 }
 ok(soon($watch, q{SELECT status = 'running, sweeps every 50ms' AND hint IS NULL FROM lock_sweeper_status() WHERE database IS NULL}), 'lock_sweeper_status says that it runs')
   or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
-is(ask($watch, q{SELECT count(*) FILTER (WHERE database IS NULL) || ' ' || string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status()}), '1 one postgres', '... and what was swept');
-is(ask($watch, q{SELECT bool_and(last_swept_at BETWEEN pg_postmaster_start_time() AND now() AND last_removed BETWEEN 0 AND 250 AND last_duration >= '0' AND hint IS NULL) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 't', '... when, how much, how long')
+is(ask($watch, q{SELECT count(*) FILTER (WHERE database IS NULL) || ' ' || string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status()}), '1 one postgres', '... and which databases were swept');
+is(ask($watch, q{SELECT bool_and(last_swept_at BETWEEN pg_postmaster_start_time() AND now() AND last_removed BETWEEN 0 AND 250 AND last_duration >= '0' AND hint IS NULL) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 't', '... and when, how many rows, and how long')
   or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 
 #
-# What is left, and what is not
+# Rows that are kept, and rows that are removed
 #
 my $holder = session($node, 'Holder');
 my $dead = session($node, 'Dead');
@@ -71,28 +71,28 @@ ask($dead, q{SELECT lock_acquire('dead-' || n, owner => 'd', lifetime => 'sessio
 my $open = session($node, 'Open');
 ask($open, q{BEGIN; SELECT lock_acquire('open', '1 ms', 'o')});
 kill 'TERM', pid($dead);
-ok(swept($watch, 'dead'), 'the locks of a session that is gone');
+ok(swept($watch, 'dead'), 'the locks of a session that has ended are swept');
 ok(sweep_passes($watch), 'sweeps pass');
 is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, owner), ', ' ORDER BY key, owner) FROM app_lock}), 'live o, released o, session o, shared o', '... live leases and released keys stay');
 ask($open, 'COMMIT');
-ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'open'}), '... what a transaction has in hand goes once that is over');
-is(ask($holder, q{SELECT lock_is_held('live', 'o'), lock_is_held('session', 'o'), lock_is_held('shared', 'o'), lock_try_release('released', 'o')}), 't|t|t|already_released', '... and are what they were');
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'open'}), '... an expired lease of an open transaction is swept when that has ended');
+is(ask($holder, q{SELECT lock_is_held('live', 'o'), lock_is_held('session', 'o'), lock_is_held('shared', 'o'), lock_try_release('released', 'o')}), 't|t|t|already_released', '... the rows that are kept are unchanged');
 configure($node, $watch, q{atomic_lock.released_retention = 0});
-ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'released'}), 'released_retention, by reload');
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'released'}), 'a reload changes released_retention');
 configure($node, $watch, q{atomic_lock.released_retention = '1h'});
-is(ask($holder, q{SELECT lock_release_all('o')}), '3', 'clean up');
+is(ask($holder, q{SELECT lock_release_all('o')}), '3', 'the leases are released');
 
-# Together with sweeps by hand, and with acquires of the same keys
+# Background sweeps, sweeps by hand, and acquires of the same keys at the same time
 ask($watch, 'SELECT lock_stats_reset()');
 expire_rows($watch, 'both', 20_000);
 $node->pgbench('-n -c 4 -t 30', 0, [qr/processed: 120\/120/], [qr/^(?!.*(?:ERROR|abort))/s], 'sweeps by hand and in the background, and acquires', {
 	'sweep@2' => 'SELECT lock_sweep(300);',
 	'acquire@1' => q{\set n random(1, 20000)
 SELECT lock_try_acquire('both-' || :n, '1 ms', 'o' || :client_id);} });
-ok(swept($watch, 'both'), '... sweep all');
+ok(swept($watch, 'both'), '... every row is swept');
 ok(soon($watch, q{SELECT expirations = 20000 + grants FROM lock_stats WHERE database = current_database()}), '... and each lease is counted once') or diag(ask($watch, 'SELECT * FROM lock_stats'));
 
-# A database in which nothing happens is seldom looked at.
+# An idle database is seldom visited.
 my $idle = q{SELECT sweeps FROM lock_stats WHERE database = 'one'};
 my ($since, $visits) = (time(), ask($watch, $idle));
 for (1 .. 8)
@@ -100,58 +100,58 @@ for (1 .. 8)
 	ok(sweep_passes($watch), 'sweeps pass') or last;
 }
 $visits = ask($watch, $idle) - $visits;
-cmp_ok($visits, '<=', (time() - $since) / 0.5 + 2, "... a database in which nothing happens is seldom looked at: $visits");
+cmp_ok($visits, '<=', (time() - $since) / 0.5 + 2, "... an idle database is seldom visited: $visits");
 
-# A new lease of a key that was swept
+# A new lease of a key that was swept before
 my $token = 0;
 foreach my $n (1 .. 3)
 {
 	my $next = ask($watch, q{SELECT fencing_token FROM lock_acquire('again-1', '1 ms', 'o')});
 	cmp_ok($next, '>', $token, 'fencing tokens rise over a sweep');
 	$token = $next;
-	ok(swept($watch, 'again'), '... which there is');
+	ok(swept($watch, 'again'), '... the key is swept');
 }
 
 #
-# What comes later
+# Databases and extensions that are created later
 #
 ask($watch, 'CREATE DATABASE late');
 ok(sweep_passes($watch), 'a database without the extension');
 my $late = session($node, 'Late', 'late');
 ask($late, 'CREATE EXTENSION atomic_lock');
 expire($late, 'b', 20);
-ok(swept($late, 'b'), '... which gets it later, and is swept');
+ok(swept($late, 'b'), '... gets it later, and is swept');
 ask($late, 'DROP EXTENSION atomic_lock');
 ok(sweep_passes($watch), '... loses it');
 ask($late, 'CREATE SCHEMA elsewhere; CREATE EXTENSION atomic_lock SCHEMA elsewhere; SET search_path = elsewhere');
 expire($late, 'b', 20);
-ok(swept($late, 'b'), '... and gets it again, in another schema');
+ok(swept($late, 'b'), '... and gets it again, in another schema, and is swept');
 end($one);
 ask($watch, 'CREATE DATABASE later TEMPLATE one');
 $one = session($node, 'One', 'one');
 my $later = session($node, 'Later', 'later');
 expire($later, 'c', 20);
-ok(swept($later, 'c'), 'a copy of a database');
-is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 'late later one postgres', 'lock_sweeper_status has them all');
+ok(swept($later, 'c'), 'a copy of a database is swept');
+is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 'late later one postgres', 'lock_sweeper_status shows all of them');
 
 #
-# Names
+# Names of databases
 #
-like($node->psql('postgres', qq{ALTER SYSTEM SET atomic_lock.sweep_databases = '$_'}) . '', qr/^3$/, "no list of databases: $_") for ('one two', 'one,', '"one', ',', 'one,,two');
+like($node->psql('postgres', qq{ALTER SYSTEM SET atomic_lock.sweep_databases = '$_'}) . '', qr/^3$/, "not a valid list of databases: $_") for ('one two', 'one,', '"one', ',', 'one,,two');
 end($later);
 ask($watch, 'CREATE DATABASE "' . $_ =~ s/"/""/gr . '" TEMPLATE later') for ('Two Words', 'a"b, c', 'One');
 ask($watch, q{CREATE DATABASE tmpl IS_TEMPLATE true TEMPLATE later});
 my ($words, $odd, $big, $template) = map { session($node, 'Name', $_) } ('Two Words', 'a"b, c', 'One', 'tmpl');
 expire($_, 'd', 3) for ($template, $words);
-ok(swept($words, 'd'), 'an odd name');
+ok(swept($words, 'd'), 'a database with an odd name is swept');
 ok(sweep_passes($words), '... again');
 is(ask($template, q{SELECT count(*) FROM app_lock}), '3', 'a template is not swept');
 
 configure($node, $watch, q{atomic_lock.sweep_databases = ' ONE, "Two Words" , "a""b, c", Missing,tmpl, one'});
-ok($node->wait_for_log(qr/LOG:  database "missing" in atomic_lock.sweep_databases does not exist/), 'a line for a name that is missing');
+ok($node->wait_for_log(qr/LOG:  database "missing" in atomic_lock.sweep_databases does not exist/), 'the log has a line for a missing database');
 expire($_, 'e', 3) for ($watch, $one, $words, $odd, $big, $late);
-ok(swept($_, 'e'), 'a database that is named') for ($one, $words, $odd);
-ok(swept($template, 'd'), '... a template too');
+ok(swept($_, 'e'), 'a named database is swept') for ($one, $words, $odd);
+ok(swept($template, 'd'), '... a template, too');
 ok(sweep_passes($_), '... again') for ($one, $odd);
 is(ask($_, q{SELECT count(*) FROM app_lock WHERE key LIKE 'e-%'}), '3', '... and no other') for ($watch, $big, $late);
 my $left_out = q{SELECT status, hint ~ 'sweep_databases.*lock_schedule_sweep', last_swept_at IS NOT NULL FROM lock_sweeper_status() WHERE database = };
@@ -159,57 +159,57 @@ ask($watch, 'CREATE DATABASE unseen TEMPLATE later');
 my $unseen = session($node, 'Unseen', 'unseen');
 is(ask($unseen, "$left_out 'unseen'"), 'not swept: atomic_lock.sweep_databases leaves it out|t|f', '... and lock_sweeper_status says so there');
 is(ask($watch, "$left_out 'postgres'"), 'not swept: atomic_lock.sweep_databases leaves it out|t|t', '... also where it was swept before');
-is(ask($watch, q{SELECT string_agg(status || coalesce(hint, ''), ', ') FROM lock_sweeper_status() WHERE database IN ('one', 'Two Words')}), join(', ', ('swept by the background sweep') x 2), '... and not of others');
-is(ask($watch, q{SELECT lock_sweep() >= 0}) . ask($watch, "$left_out 'postgres'"), 'tswept by lock_sweep()||t', '... nor of one that somebody else sweeps');
+is(ask($watch, q{SELECT string_agg(status || coalesce(hint, ''), ', ') FROM lock_sweeper_status() WHERE database IN ('one', 'Two Words')}), join(', ', ('swept by the background sweep') x 2), '... and says nothing of the kind about swept ones');
+is(ask($watch, q{SELECT lock_sweep() >= 0}) . ask($watch, "$left_out 'postgres'"), 'tswept by lock_sweep()||t', '... nor about one that is swept by hand');
 expire($watch, 'e', 3);
 end($unseen);
-is(count_in_log($node, qr/database "missing"/), 1, '... which is not repeated');
-is(count_in_log($node, qr/does not exist/), 1, '... and there is no other');
+is(count_in_log($node, qr/database "missing"/), 1, '... the line in the log is not repeated');
+is(count_in_log($node, qr/does not exist/), 1, '... and there is no other such line');
 ask($watch, 'CREATE DATABASE missing TEMPLATE later');
 my $missing = session($node, 'Missing', 'missing');
 expire($missing, 'f', 3);
-ok(swept($missing, 'f'), 'the one that was missing is there');
+ok(swept($missing, 'f'), 'the missing database is created, and swept');
 configure($node, $watch, q{atomic_lock.sweep_databases = ''});
-ok(soon($watch, q{SELECT hint IS NOT NULL FROM lock_sweeper_status() WHERE database IS NULL}), 'no database is named: that is shown, and what to set');
+ok(soon($watch, q{SELECT hint IS NOT NULL FROM lock_sweeper_status() WHERE database IS NULL}), 'no database is named: lock_sweeper_status says what to set');
 configure($node, $watch, q{atomic_lock.sweep_databases = '*'});
-ok(swept($_, 'e'), 'all, by reload') for ($watch, $big, $late);
+ok(swept($_, 'e'), 'all databases are swept after a reload') for ($watch, $big, $late);
 end($words, $odd, $big, $template, $missing, $late);
 
-# Somebody keeps the worker waiting in one database.
+# A lock keeps the worker waiting in one database.
 ask($one, 'BEGIN; LOCK pg_extension IN ACCESS EXCLUSIVE MODE');
 expire($watch, 'wait', 5);
-ok(swept($watch, 'wait'), 'catalogs of one database are locked: others are swept');
+ok(swept($watch, 'wait'), 'a catalog of one database is locked: others are swept');
 ask($one, 'ROLLBACK');
 
 #
-# Off and on
+# Sweeping is turned off and on.
 #
 configure($node, $watch, 'atomic_lock.sweep_interval = 0');
-ok(soon($watch, q{SELECT status ~ '^turned off' AND hint ~ 'sweep_interval' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off, says lock_sweeper_status')
+ok(soon($watch, q{SELECT status ~ '^turned off' AND hint ~ 'sweep_interval' FROM lock_sweeper_status() WHERE database IS NULL}), 'lock_sweeper_status says that sweeping is turned off')
   or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
-ok(soon($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'}), '... no worker');
+ok(soon($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'}), '... there is no worker');
 expire($watch, 'g', 7);
 my $before = ask($watch, q{SELECT sweeps FROM lock_stats WHERE database = 'postgres'});
-# as long as a few sweeps would take
+# a wait as long as a few sweeps
 ask($holder, q{SELECT lock_acquire('held', '1 hour', 'o')});
-is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '300 ms')}), 'timeout', '... a while');
-is(ask($watch, qq{SELECT count(*) FROM app_lock WHERE key LIKE 'g-%'; SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'}), "7\n0", '... and nothing is swept');
-is(ask($watch, q{SELECT lock_sweep()}), '7', '... but by hand');
-is(ask($watch, q{SELECT last_removed FROM lock_sweeper_status() WHERE database = 'postgres'}), '7', '... which is shown');
-is(ask($watch, q{SELECT status FROM lock_try_acquire('h-1', '1 ms', 'o'); SELECT status FROM lock_try_acquire('h-1', '1 ms', 'p', wait => '5 min')}), "acquired\nacquired", '... a lease that ran out is free without a sweep');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '300 ms')}), 'timeout', '... 300 ms pass');
+is(ask($watch, qq{SELECT count(*) FROM app_lock WHERE key LIKE 'g-%'; SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'}), "7\n0", '... and no row is swept');
+is(ask($watch, q{SELECT lock_sweep()}), '7', '... lock_sweep() works by hand');
+is(ask($watch, q{SELECT last_removed FROM lock_sweeper_status() WHERE database = 'postgres'}), '7', '... and lock_sweeper_status shows that');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('h-1', '1 ms', 'o'); SELECT status FROM lock_try_acquire('h-1', '1 ms', 'p', wait => '5 min')}), "acquired\nacquired", '... an expired lease can be acquired without a sweep');
 expire($watch, 'row', 5);
-is(ask($open, q{BEGIN; SELECT count(*) FROM (SELECT FROM app_lock WHERE key = 'row-3' FOR UPDATE) l}), '1', 'somebody locks a row');
-is(ask($watch, q{SELECT lock_sweep(2)}), '2', '... a sweep by hand passes it');
+is(ask($open, q{BEGIN; SELECT count(*) FROM (SELECT FROM app_lock WHERE key = 'row-3' FOR UPDATE) l}), '1', 'a session locks a row');
+is(ask($watch, q{SELECT lock_sweep(2)}), '2', '... a sweep by hand skips it');
 configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'});
-ok(soon($watch, q{SELECT count(*) = 1 FROM app_lock WHERE key LIKE 'row-%'}), '... as does that in the background');
+ok(soon($watch, q{SELECT count(*) = 1 FROM app_lock WHERE key LIKE 'row-%'}), '... as does the background sweep');
 ok(sweep_passes($watch), '... again');
 ask($open, 'ROLLBACK');
-ok(swept($watch, 'row'), '... until it is let go');
+ok(swept($watch, 'row'), '... until it is unlocked');
 configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
-ok(soon($watch, q{SELECT status ~ '^running\y.*(1 ?h|60 ?min)' FROM lock_sweeper_status() WHERE database IS NULL}), 'on, with a long interval');
+ok(soon($watch, q{SELECT status ~ '^running\y.*(1 ?h|60 ?min)' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned on, with a long interval');
 expire($watch, 'h', 1);
 configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'});
-ok(swept($watch, 'h'), '... a short one, without waiting for the end of the other');
+ok(swept($watch, 'h'), '... a short interval takes effect without waiting for the end of the long one');
 
 #
 # Signals
@@ -218,24 +218,24 @@ $launcher = launcher($watch);
 ask($watch, "SELECT pg_terminate_backend($launcher)");
 ok(soon($watch, qq{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher' AND pid <> $launcher}), 'the launcher is terminated, and comes back');
 expire($watch, 'i', 7);
-ok(swept($watch, 'i'), '... sweeps');
+ok(swept($watch, 'i'), '... and sweeps');
 is(count_in_log($node, qr/background worker "atomic_lock launcher" \(PID $launcher\) exited/), 1, '... with a line in the log');
 $launcher = launcher($watch);
 kill 'USR1', $launcher;
 kill 'USR2', $launcher;
-ok(sweep_passes($watch), 'other signals');
-is(launcher($watch), $launcher, '... do nothing to it');
+ok(sweep_passes($watch), 'after other signals, sweeps pass');
+is(launcher($watch), $launcher, '... and the launcher is the same');
 ask($watch, "SELECT pg_cancel_backend($launcher)");
-ok(sweep_passes($watch), '... nor does pg_cancel_backend, or it comes back');
+ok(sweep_passes($watch), '... also after pg_cancel_backend, by the same launcher or a new one');
 $launcher = launcher($watch);
 kill 'HUP', $launcher for (1 .. 20);
-ok(sweep_passes($watch), '... nor do many reloads');
+ok(sweep_passes($watch), '... also after many reloads');
 
 is(unexpected_lines($node, qr/WARNING:  PID \d+ is not a PostgreSQL|FATAL:  terminating connection due to administrator command|FATAL:  terminating background worker|ERROR:  canceling statement due to lock timeout|invalid value for parameter "atomic_lock.sweep_databases"/), '', 'nothing unexpected in the log');
 is(count_in_log($node, qr/has another version than its library/), 0, '... no line about a version');
 is(count_in_log($node, qr/background worker "atomic_lock sweeper[^"]*" .*exited with exit code/), count_in_log($node, qr/ERROR:  canceling statement due to lock timeout/), '... and no line for each visit');
 
-# A restart; a prepared transaction has a lease in hand, that ran out but for it
+# A restart.  A prepared transaction has extended a lease, which has expired except for that
 ask($watch, q{SELECT lock_release_all('o')});
 for (my $lease = 1; $lease < 1000; $lease *= 2)
 {
@@ -244,8 +244,8 @@ for (my $lease = 1; $lease < 1000; $lease *= 2)
 }
 ask($watch, q{PREPARE TRANSACTION 'p'});
 ask($watch, q{BEGIN; SELECT lock_acquire('prepared-2', '1 ms', 'o'); PREPARE TRANSACTION 'q'});
-# ... and a database is granted to so many that its row does not fit into a page;
-# names have to be looked up before anybody connects.
+# ... and a database has been granted to more roles than fit into a page of the catalog;
+# names have to be looked up before any session has connected.
 ask($watch, q{DO $$
 BEGIN
 	FOR n IN 1 .. 1200 LOOP
@@ -259,24 +259,24 @@ $node->restart;
 ok($node->wait_for_log(qr/database "nowhere" in atomic_lock.sweep_databases does not exist/), 'names are looked up at the start');
 $watch = session($node, 'Watch');
 expire($watch, 'j', 7);
-ok(swept($watch, 'j'), 'after a restart');
+ok(swept($watch, 'j'), 'after a restart rows are swept');
 poll($watch, q{SELECT expires_at < now() FROM app_lock WHERE key = 'prepared-1'});
 ok(sweep_passes($watch), '... sweeps pass');
-is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'prepared-1'}), '1', '... by what a prepared transaction has in hand');
+is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'prepared-1'}), '1', '... and keep the row that a prepared transaction has extended');
 configure($node, $watch, q{atomic_lock.sweep_databases = '*'});
 $late = session($node, 'Late', 'late');
 ask($late, 'SET search_path = elsewhere');
 expire($late, 'grants', 5);
-ok(swept($late, 'grants'), '... also where there are many grants');
+ok(swept($late, 'grants'), '... a database with many grants is swept');
 ask($watch, q{COMMIT PREPARED 'p'; COMMIT PREPARED 'q'});
-is(ask($watch, q{SELECT lock_is_held('prepared-1', 'o')}), 't', '... and it lives on');
-ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'prepared-2'}), '... or not, and is swept');
+is(ask($watch, q{SELECT lock_is_held('prepared-1', 'o')}), 't', '... the extended lease is held after COMMIT PREPARED');
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'prepared-2'}), '... an expired lease is swept after COMMIT PREPARED');
 
 # Rows that do not fit into a page
 ask($watch, q{SELECT lock_acquire('big-' || n, '1 ms', 'o', meta => (SELECT jsonb_object_agg(i, md5(i::text || n)) FROM generate_series(1, 150) i)) FROM generate_series(1, 5) n});
 my $toast = ask($watch, q{SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'app_lock'::regclass});
-ok(swept($watch, 'big'), 'leases with much to keep');
-is(ask($watch, "SELECT count(*) FROM $toast"), '0', '... are swept as a whole');
+ok(swept($watch, 'big'), 'leases with large meta are swept');
+is(ask($watch, "SELECT count(*) FROM $toast"), '0', '... with their TOAST rows');
 
 end($watch, $late);
 $node->stop('smart');

@@ -1,16 +1,16 @@
-# What a sweep tells listeners, and does about lines.
+# The events of a sweep, and its offers and removals of tickets.
 #
-# Needs a build with AL_TEST_HOOKS, in which a sweep can be made to stand still.
+# Needs a build with AL_TEST_HOOKS, where a sweep can be stopped.
 #
-# Properties: a sweep tells "expired" once, be it the sweep or the next grant that notices,
-# also over a restart; it offers what expired to the first in line, once; an offer that
-# nobody took costs the place and goes to the next; a place that was not renewed goes, also
-# the first one, and is nobody's obstacle before it is gone; app_lock_queue is empty when
-# all is over; all of this in the background, too, where its events reach listeners; a
-# sweep that waits for the table of places, which somebody has locked, has no key in hand.
+# Properties: an expiry sends "expired" once, by the sweep or the next grant that notices it,
+# also over a restart; a sweep offers an expired key to the first in line, once; an offer that
+# lapses costs its owner the ticket, and the key is offered to the next; a ticket that was not
+# renewed is removed, also the first one, and is in no owner's way before that;
+# app_lock_queue is empty in the end; all of this in the background, too, where events reach
+# listeners; a sweep that waits for the table of tickets has claimed no key.
 #
-# Turns red when: a sweep offers what is offered; an offer that was not taken is made again,
-# or its place stays; the sweep claims before it has opened all it writes.
+# Turns red when: a sweep repeats an offer; a lapsed offer is made again to the same owner,
+# or its ticket stays; the sweep claims a key before it has opened every table that it writes.
 
 use strict;
 use warnings FATAL => 'all';
@@ -49,7 +49,7 @@ sub connect_all
 	return;
 }
 
-# What listeners hear of a sweep
+# The events of a sweep
 sub sweep
 {
 	my ($by) = @_;
@@ -68,7 +68,7 @@ sub expired
 }
 
 #
-# expired
+# Expiries
 #
 connect_all();
 ask($watch, q{SELECT lock_set_policy('k', notify => true)});
@@ -88,76 +88,76 @@ sub clear
 	return;
 }
 expire_k();
-is(sweep() . ' ' . sweep(), 'expired Holder ', 'a sweep tells of an expiry, once');
+is(sweep() . ' ' . sweep(), 'expired Holder ', 'a sweep sends the event of an expiry, once');
 expire_k();
-is(ask($other, try_as('other', 'k')) . heard($listener), 'acquired|expired Holder', 'the next grant does');
-is(sweep(), '', '... and then no sweep');
-is(ask($watch, q{SELECT force_release('k', 'test')}) . heard($listener), 'tforced Other', '... what it grants ends once, too') or note(heard($listener));
+is(ask($other, try_as('other', 'k')) . heard($listener), 'acquired|expired Holder', 'the next grant sends the event of an expiry');
+is(sweep(), '', '... and a sweep does not repeat it');
+is(ask($watch, q{SELECT force_release('k', 'test')}) . heard($listener), 'tforced Other', '... the end of that grant is sent once, too') or note(heard($listener));
 clear();
 foreach my $stop ('fast', 'immediate')
 {
 	expire_k([ 'One', '1 hour', '1 hour' ], [ 'Two', '1 hour', '1 hour' ]);
-	is(sweep(), 'expired Holder, offered One', 'what expired is offered to the first in line');
+	is(sweep(), 'expired Holder, offered One', 'an expired key is offered to the first in line');
 	my $line = q{SELECT holder, offered_until, ticket FROM lock_queue};
 	my $offer = ask($watch, $line);
 	$node->stop($stop);
 	$node->start;
 	connect_all();
 	is(sweep() . ' ' . sweep($other), ' ', "... once, over a restart, $stop");
-	is(ask($watch, $line), $offer, '... the offer is as it was');
-	is(ask($watch, try_as('two', 'k')) . ' ' . ask($watch, try_as('one', 'k')), 'held|One acquired|', '... for the first alone');
+	is(ask($watch, $line), $offer, '... the offer is unchanged');
+	is(ask($watch, try_as('two', 'k')) . ' ' . ask($watch, try_as('one', 'k')), 'held|One acquired|', '... and only the first in line can acquire the key');
 	clear();
 }
 
 #
-# Offers that nobody takes, and places that are not renewed
+# Offers that lapse, and tickets that are not renewed
 #
 expire_k([ 'One', '1 ms', '1 hour' ], [ 'Two', '1 ms', '1 hour' ], [ 'Three', '1 hour', '1 hour' ]);
-is(sweep(), 'expired Holder, offered One', 'an offer');
+is(sweep(), 'expired Holder, offered One', 'a sweep makes an offer');
 poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
-is(line_of($watch, 'k'), 'Two Three', '... that nobody took costs the place');
-is(ask($other, try_as('one', 'k')) . ' ' . ask($other, try_as('three', 'k')), 'held|Two held|Two', '... the next is first');
-is(sweep(), 'offered Two', '... and is told so by a sweep');
+is(line_of($watch, 'k'), 'Two Three', '... which lapses: the ticket is lost');
+is(ask($other, try_as('one', 'k')) . ' ' . ask($other, try_as('three', 'k')), 'held|Two held|Two', '... the next in line is first');
+is(sweep(), 'offered Two', '... and a sweep makes it an offer');
 poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
-is(ask($other, q{SELECT status, place, holder FROM lock_enqueue('k', 'one', 'One')}) . ', ' . heard($listener), 'queued|2|Three, offered Three', '... or by the commit of whoever joins, last in line');
-is(line_of($watch, 'k'), 'Three* One', '... and so on');
-is(ask($watch, q{SELECT count(*) FROM app_lock_queue}), '3', '... of others nothing is left');
-is(sweep(), '', '... and the offer goes on');
+is(ask($other, q{SELECT status, place, holder FROM lock_enqueue('k', 'one', 'One')}) . ', ' . heard($listener), 'queued|2|Three, offered Three', '... or the commit of an owner that joins the line');
+is(line_of($watch, 'k'), 'Three* One', '... the third in line has the offer');
+is(ask($watch, q{SELECT count(*) FROM app_lock_queue}), '3', '... lapsed tickets leave no rows');
+is(sweep(), '', '... and the offer stays valid');
 clear();
 
-# The first to come after a lapsed offer need not wait for a sweep.
+# The next in line after a lapsed offer need not wait for a sweep.
 expire_k([ 'One', '1 ms', '1 hour' ], [ 'Two', '1 hour', '1 hour' ]);
 sweep();
 poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
-is(ask($other, try_as('two', 'k')), 'acquired|', 'the next may take the key before a sweep offers it');
+is(ask($other, try_as('two', 'k')), 'acquired|', 'the next in line may acquire the key before a sweep offers it');
 ask($other, q{SELECT lock_release('k', 'two')});
 sweep();
-is(rows(), '0', '... and once that is free, nothing is left of the line');
+is(rows(), '0', '... when the key is free again, the line has no rows');
 clear();
 
 expire_k([ 'One', '1 hour', '1 ms' ], [ 'Two', '1 hour', '1 hour' ], [ 'Three', '1 hour', '1 ms' ]);
 poll($watch, q{SELECT clock_timestamp() > max(expires_at) FROM app_lock_queue WHERE holder IN ('One', 'Three')});
-is(line_of($watch, 'k'), 'Two', 'a place that is not renewed is none');
-is(sweep(), 'expired Holder, offered Two', '... and is offered nothing');
-is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue}), 'offer Two', '... and goes');
+is(line_of($watch, 'k'), 'Two', 'a ticket that is not renewed does not count');
+is(sweep(), 'expired Holder, offered Two', '... and gets no offer');
+is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue}), 'offer Two', '... and is removed');
 clear();
 expire_k([ 'One', '1 hour', '1 ms' ]);
 poll($watch, q{SELECT clock_timestamp() > max(expires_at) FROM app_lock_queue});
-is(ask($other, try_as('other', 'k')), 'acquired|', 'where all places are over, the key is anybody\'s');
+is(ask($other, try_as('other', 'k')), 'acquired|', 'when all tickets have expired, a stranger can acquire the key');
 sweep();
 is(rows(), '0', '... and a sweep leaves no row');
 clear();
 
-# An offer outlives the place.
+# An offer outlives its ticket.
 expire_k([ 'One', '1 hour', '1 hour' ]);
-is(sweep(), 'expired Holder, offered One', 'an offer to a place that is about to go');
+is(sweep(), 'expired Holder, offered One', 'an offer to a ticket that is about to expire');
 ask($watch, q{UPDATE app_lock_queue SET expires_at = now() - interval '1 s' WHERE ticket > 0});
-is(sweep() . line_of($watch, 'k') . ' ' . ask($other, try_as('other', 'k')), 'One* held|One', '... keeps it');
-is(ask($other, try_as('one', 'k')), 'acquired|', '... until it is taken');
+is(sweep() . line_of($watch, 'k') . ' ' . ask($other, try_as('other', 'k')), 'One* held|One', '... keeps the ticket');
+is(ask($other, try_as('one', 'k')), 'acquired|', '... until the offer is taken');
 clear();
 
 #
-# The table of places, locked by somebody
+# Another session has locked the table of tickets.
 #
 expire_k([ 'One', '1 hour', '1 hour' ]);
 ask($holder, q{SELECT lock_acquire('other key', '1 ms', 'holder')});
@@ -169,7 +169,7 @@ poll($watch, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation 
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1706}), '0', 'a sweep that waits for a table has claimed no key');
 ask($other, 'ROLLBACK');
 answer($waiter);
-is(heard($listener), 'expired Holder, offered One', '... and goes on');
+is(heard($listener), 'expired Holder, offered One', '... and sweeps after that');
 end($waiter);
 clear();
 
@@ -183,12 +183,12 @@ hear($listener);
 ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '100 ms', '1 hour'), lock_enqueue('k', 'two', 'Two', '1 hour', '1 ms'), lock_enqueue('k', 'three', 'Three', '1 hour', '1 hour')});
 ask($holder, q{SELECT lock_extend('k', 'holder', '1 ms')});
-ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL AND holder = 'Three'}), 'a lease runs out, and the key comes to the last in line')
+ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL AND holder = 'Three'}), 'a lease expires, two tickets lapse, and the key is offered to the last in line')
   or diag(ask($watch, 'SELECT * FROM app_lock_queue'));
 ok(sweep_passes($watch), '... sweeps pass');
-like(heard($listener), qr/^expired Holder, offered One, offered Three$/, '... each is told once');
-is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue WHERE ticket >= 0}), 'offer Three', '... who is over is gone');
-is(ask($watch, try_as('three', 'k')), 'acquired|', '... and the last one takes it');
+like(heard($listener), qr/^expired Holder, offered One, offered Three$/, '... each event is sent once');
+is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue WHERE ticket >= 0}), 'offer Three', '... tickets that have expired are removed');
+is(ask($watch, try_as('three', 'k')), 'acquired|', '... and the last in line acquires the key');
 
 end($watch, $listener, $holder, $other);
 $node->stop;

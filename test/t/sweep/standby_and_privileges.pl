@@ -1,16 +1,16 @@
-# The background sweep where it must not, or could not, and what it must not do.
+# The background sweep on standbys, under hostile settings and table owners, and without a
+# synchronous standby.
 #
 # Properties: there is no launcher on a standby, and one after its promotion,
-# with no restart; what a database or a role has set does not keep it from
-# sweeping; whoever owns the table gets nothing of his own run by it, be it
-# triggers, rules, policies, or what is in an index, with the rights of
-# anybody, nor by lock_sweep(); where a synchronous standby is missing it sweeps,
-# and does not stand in the way of a shutdown.
+# with no restart; settings of a database or a role do not prevent a
+# sweep; no code of the table's owner (triggers, rules, policies, index expressions)
+# runs with the rights of another role, in a background sweep or in lock_sweep();
+# the sweep works while a synchronous standby is missing,
+# and does not delay a shutdown.
 #
-# Turns red when: the worker uses SQL; plans anything about the table, or asks
-# the relation cache for the expressions of its indexes; takes the settings of
-# the database as they are; waits for a standby when it commits.
-
+# Turns red when: the worker uses SQL; plans a query of the table, or asks
+# the relation cache for the expressions of its indexes; keeps the settings of
+# the database; waits for a standby when it commits.
 use strict;
 use warnings FATAL => 'all';
 use AtomicLockTest;
@@ -46,7 +46,7 @@ $primary->wait_for_catchup($node);
 #
 my $session = session($node, 'Session');
 is(ask($session, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '0', 'no launcher on a standby');
-is(ask($session, q{SELECT count(*) FROM app_lock}), '51', '... rows wait');
+is(ask($session, q{SELECT count(*) FROM app_lock}), '51', '... its rows stay');
 like(ask($session, q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/standby|recovery/, 'lock_sweeper_status says why')
   or diag(ask($session, 'SELECT * FROM lock_sweeper_status()'));
 start($session, 'SELECT lock_sweep()');
@@ -58,12 +58,12 @@ $node->promote;
 poll($session, 'SELECT NOT pg_is_in_recovery()');
 ok(launcher($session), 'after the promotion there is a launcher');
 ok(swept($session, 'a'), '... and rows are swept');
-is(ask($session, q{SELECT string_agg(key, ' ') FROM app_lock}), 'live', '... that have to be');
+is(ask($session, q{SELECT string_agg(key, ' ') FROM app_lock}), 'live', '... only expired ones');
 like(ask($session, q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running, /, '... lock_sweeper_status says so');
 is(slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/ ? $1 : '', $postmaster, '... with no restart');
 
 #
-# What people set
+# Settings of databases and roles
 #
 ask($session, 'CREATE DATABASE odd');
 $watch = session($node, 'Watch', 'odd');
@@ -101,7 +101,7 @@ foreach my $setting (@settings)
 {
 	foreach my $whose ('DATABASE odd', 'ROLE ' . ask($session, 'SELECT current_user'), 'ROLE keeper')
 	{
-		# Others than the database are at work with the rights of the role.
+		# For roles, only the settings that could matter are tried.
 		next if $whose ne 'DATABASE odd' && $setting !~ /read_only|serializable|evil|role =/;
 		ask($watch, "ALTER $whose SET $setting");
 		expire($watch, 'set', 3);
@@ -111,23 +111,23 @@ foreach my $setting (@settings)
 }
 ask($watch, "ALTER DATABASE odd SET $_") for (q{default_transaction_read_only = on}, q{default_transaction_isolation = 'serializable'}, q{search_path = 'evil'});
 expire_rows($watch, 'set', 1500);
-ok(swept($watch, 'set'), 'many settings, more than one batch');
+ok(swept($watch, 'set'), 'many settings at once, more than one batch');
 ask($watch, 'ALTER DATABASE odd RESET ALL; ALTER DATABASE odd CONNECTION LIMIT 0');
 expire($watch, 'limit', 3);
-ok(swept($watch, 'limit'), 'no connections left for others');
+ok(swept($watch, 'limit'), 'a database with CONNECTION LIMIT 0 is swept');
 ask($watch, 'ALTER DATABASE odd CONNECTION LIMIT -1; REVOKE CONNECT ON DATABASE odd FROM PUBLIC; REVOKE USAGE ON SCHEMA locks FROM PUBLIC; REVOKE ALL ON locks.app_lock FROM keeper');
 expire($watch, 'revoke', 3);
-ok(swept($watch, 'revoke'), 'an owner with no rights');
+ok(swept($watch, 'revoke'), 'a table whose owner has no rights is swept');
 ask($watch, 'GRANT ALL ON locks.app_lock TO keeper');
 ask($watch, 'SET default_transaction_read_only = off; SET default_transaction_isolation = "read committed"; SET statement_timeout = 0; SET lock_timeout = 0');
 configure($node, $watch, 'default_transaction_read_only = on', q{default_transaction_isolation = 'serializable'}, 'default_transaction_deferrable = on', 'lock_timeout = 1', 'statement_timeout = 1');
 expire($watch, 'all', 3);
-ok(swept($watch, 'all'), 'settings of the server');
+ok(swept($watch, 'all'), 'settings of the server do not prevent a sweep');
 configure($node, $watch, 'default_transaction_read_only = off', q{default_transaction_isolation = 'read committed'}, 'default_transaction_deferrable = off', 'lock_timeout = 0', 'statement_timeout = 0');
 is(unexpected_lines($node, qr/cannot execute lock_sweep\(\) during recovery|FATAL:  terminating walreceiver|could not (?:connect|receive|send)|WARNING:  .*search_path/), '', 'nothing unexpected in the log');
 
 #
-# What the owner of the table has made: whatever runs leaves a line in the log,
+# Code of the table's owner: each piece writes a line to the log when it runs,
 # also when the transaction is rolled back.
 #
 ask($watch, q{
@@ -143,7 +143,7 @@ BEGIN RAISE LOG 'ran: policy as % of %', current_user, session_user; RETURN fals
 CREATE FUNCTION keeper.compare(text, text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN RAISE LOG 'ran: comparison as % of %', current_user, session_user; RETURN bttextcmp($1, $2); END $$;
 RESET ROLE});
-# by no superuser, so that nobody but the sweep could make it run
+# by no superuser, so that nothing but the sweep could make the code run
 my $ran = 0;
 sub ran
 {
@@ -153,7 +153,7 @@ sub ran
 	return $new;
 }
 
-# As the owner, and making sure that it works
+# Run SQL as the owner, and make sure that its code shows in the log when it runs.
 sub make
 {
 	my ($name, $sql, $proof) = @_;
@@ -164,12 +164,12 @@ sub make
 	{
 		start($watch, "BEGIN; SET LOCAL ROLE keeper; $proof; ROLLBACK; RESET ROLE");
 		answer($watch);
-		cmp_ok(ran(), '>', 0, "$name: it shows when it runs") or diag($name);
+		cmp_ok(ran(), '>', 0, "$name: the log shows when it runs") or diag($name);
 	}
 	return;
 }
 
-# Rows that nothing of the owner's was run to make
+# A row is made without running code of the owner, and then swept.
 my $key = 0;
 sub sweep_both
 {
@@ -178,13 +178,13 @@ sub sweep_both
 	start($watch, q{SELECT count(*) FROM lock_acquire('own-1', '1 ms', 'o')});
 	my $acquired = answer($watch);
 	note $acquired;
-	is(ran(), 0, "$name: nothing runs when a key is acquired");
+	is(ran(), 0, "$name: no code of the owner runs when a key is acquired");
 	if ($is_swept)
 	{
-		is($acquired, '1', '... which it is');
-		ok(swept($watch, 'own'), '... and swept');
+		is($acquired, '1', '... the key is acquired');
+		ok(swept($watch, 'own'), '... and the row is swept');
 		is(ask($watch, q{SELECT lock_acquire('own-2', '1 ms', 'o') IS NOT NULL; SELECT lock_sweep() < 2}), "t\nt", '... also by hand');
-		ok(swept($watch, 'own'), '... and is gone');
+		ok(swept($watch, 'own'), '... and is removed');
 	}
 	else
 	{
@@ -194,7 +194,7 @@ sub sweep_both
 		unlike(answer($fresh), qr/does not exist/, "$name: swept by hand, or refused");
 		end($fresh);
 	}
-	is(ran(), 0, "$name: nothing runs when it is swept");
+	is(ran(), 0, "$name: no code of the owner runs in a sweep");
 	return;
 }
 
@@ -226,8 +226,8 @@ INSERT INTO keeper.child SELECT key, slot FROM locks.app_lock}, 'DELETE FROM loc
 sweep_both('a foreign key', 1);
 make('no foreign key', 'DROP TABLE keeper.child');
 
-# None of these is to be used, nor looked at: constants are folded when the
-# relation cache is asked for expressions or predicates.
+# The sweep must neither use these nor look at them: the relation cache folds
+# constants when it reads expressions or predicates.
 foreach my $index (
 	[ 'an index on an expression', 'CREATE INDEX own_idx ON locks.app_lock (keeper.ran(1))' ],
 	[ 'an index on an expression of a column', 'CREATE INDEX own_idx ON locks.app_lock (keeper.ran(slot))' ],
@@ -240,42 +240,42 @@ foreach my $index (
 {
 	my ($name, $sql) = @$index;
 
-	# While the index is made, its function runs, of course: as the owner.
+	# While the index is created, its function runs, as the owner.
 	expire($watch, 'own', 3);
 	ok(swept($watch, 'own'), "$name: before");
 	start($watch, "SET ROLE keeper; $sql");
 	my $made = answer($watch);
 	ask($watch, 'RESET ROLE');
 	ran();
-	is($made, '', "$name: made") or next;
+	is($made, '', "$name: created") or next;
 	start($watch, q{BEGIN; SET LOCAL ROLE keeper; SELECT count(*) FROM locks.app_lock WHERE key = 'x'; INSERT INTO locks.app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 1, 0, 0, 'more', 'exclusive', 'x', 'o'); ROLLBACK});
 	answer($watch);
-	cmp_ok(ran(), '>', 0, '... it shows when its function runs');
+	cmp_ok(ran(), '>', 0, '... the log shows when its function runs');
 	sweep_both($name, 0);
-	# ... by the worker: it comes by, and says so, or not
+	# The worker comes to this database, and either sweeps it or logs a failure.
 	start($session, q{SELECT lock_acquire('pass-x', '1 ms', 'o')});
 	answer($session);
-	ok(swept($session, 'pass'), '... the worker comes by');
+	ok(swept($session, 'pass'), '... the worker sweeps another database');
 	ok(sweep_passes($session), '... again');
-	is(ran(), 0, "$name: nothing runs then");
+	is(ran(), 0, "$name: no code of the owner runs in the background sweep");
 	ask($watch, $sql =~ /STATISTICS/ ? 'DROP STATISTICS locks.own_stat' : $sql =~ /CONSTRAINT (\w+)/ ? "ALTER TABLE locks.app_lock DROP CONSTRAINT $1" : 'DROP INDEX locks.own_idx');
 	ran();
 }
 expire($watch, 'end', 3);
-ok(swept($watch, 'end'), 'without all that it sweeps again');
-is(ran(), 0, '... and nothing runs');
+ok(swept($watch, 'end'), 'without these objects, the sweep works again');
+is(ran(), 0, '... and no code of the owner runs');
 cmp_ok(count_in_log($node, qr/LOG:  sweep of database "odd" failed/), '<=', 40, 'no flood of lines');
 
 #
-# A synchronous standby that is not there
+# A synchronous standby is missing.
 #
 configure($node, $session, q{synchronous_standby_names = 'nobody'}, q{atomic_lock.acquire_durability = session});
 ask($_, 'SET synchronous_commit = local') for ($session, $watch);
 expire($_, 'sync', 200) for ($session, $watch);
-ok(swept($_, 'sync'), 'no synchronous standby: swept') for ($session, $watch);
+ok(swept($_, 'sync'), 'rows are swept without the synchronous standby') for ($session, $watch);
 ok(sweep_passes($_), '... again') for ($session, $watch);
-is(ask($session, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), '0', '... nobody waits for it');
-# ... while it has work
+is(ask($session, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), '0', '... no session waits for it');
+# A shutdown while the sweep has work
 expire_rows($session, 'more', 20_000);
 end($watch, $session);
 $node->stop('fast');

@@ -1,16 +1,16 @@
-# Cycles of waiters, each in as few steps as possible.  wait/not_granted has more
-# of them, and the other ways in which a wait ends.
+# Cycles of waiters, each built in as few steps as possible.  wait/not_granted has more
+# cycles, and the other ways for a wait to end.
 #
-# Properties: three owners may wait for each other's leases, a cycle of two may go
-# through a row lock or a place of a limited number, and two sessions may wait for the end of
-# each other, whatever owners they have.  In each cycle one waiter is told so, the others go
-# on, and the next waiter finds the queue in order.  A mere chain is no cycle.  If two
-# waiters find the same cycle at once, one of them keeps its place.  Two connections of one
-# owner that convert its lock are no cycle.
+# Properties: a cycle can consist of three owners that wait for each other's leases, of two
+# waiters and a row lock or a seat of a limited key, or of two sessions that wait for the end
+# of each other, whatever their owners are.  In each cycle one waiter is refused as the
+# victim, the others continue to wait, and the next waiter finds the queue in order.  A chain
+# is no cycle.  If two waiters find the same cycle at once, one of them keeps its position.
+# Two connections that convert the lock of one owner are no cycle.
 #
 # Turns red when: the search ends at the direct blockers, at a process that waits in
 # the lock manager, or at a lease whose owner waits under another name; a victim
-# keeps its place, or a lock on the queue; a victim leaves the queue only after it has
+# keeps its position, or a lock on the queue; a victim leaves the queue only after it has
 # returned; any second conversion counts as a cycle; a deadlock is not counted.
 
 use strict;
@@ -37,10 +37,10 @@ $node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE TABLE data (
 my ($watch, @sessions) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
 my ($one, $two, $three) = @sessions;
 
-# The session that has to find the cycle looks for it soon; the others do not.
+# Only the session that has to find the cycle searches for one soon.
 my $soon = q{SET deadlock_timeout = '50 ms';};
 
-# Whatever it holds, and has set
+# Release all locks of a session and reset its settings.
 sub discard_all
 {
 	my ($psql) = @_;
@@ -53,7 +53,7 @@ sub clean
 {
 	discard_all($_) for @sessions;
 	ask($watch, 'TRUNCATE app_lock');
-	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', '... and nobody is left in the queue');
+	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', '... and the queue is empty');
 	return;
 }
 
@@ -65,19 +65,19 @@ foreach my $closed (1, 0)
 	if ($closed)
 	{
 		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '5 min')");
-		is(answer($three), 'deadlock', 'three who wait for each other: one is told');
-		ok(is_waiting($watch, $one) && is_waiting($watch, $two), '... the others wait on');
+		is(answer($three), 'deadlock', 'a cycle of three: one gets the answer deadlock');
+		ok(is_waiting($watch, $one) && is_waiting($watch, $two), '... the others continue to wait');
 		ask($three, q{SELECT lock_release('key-2', 'owner-2')});
-		is(answer($two), 'acquired', '... and get what it gives up');
+		is(answer($two), 'acquired', '... the second acquires the key that the victim releases');
 		ask($two, q{SELECT lock_release_all('owner-1')});
-		is(answer($one), 'acquired', '... one after the other');
+		is(answer($one), 'acquired', '... then the first acquires its key');
 	}
 	else
 	{
 		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '200 ms')");
 		is(answer($three), 'timeout', 'a chain of three is no cycle');
 		ask($two, q{SELECT lock_release_all('owner-1')});
-		is(answer($one), 'acquired', '... which moves on');
+		is(answer($one), 'acquired', '... the next waiter acquires the key');
 	}
 	clean();
 }
@@ -88,12 +88,12 @@ ask($one, q{BEGIN; SELECT lock_acquire('key', '1 hour', 'one')});
 start($one, 'UPDATE data SET id = 2');
 poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($one));
 start($two, "$soon SELECT status FROM lock_try_acquire('key', '1 hour', 'two', wait => '5 min')");
-is(answer($two), 'deadlock', 'who waits for a transaction that waits for a row of ours is told');
+is(answer($two), 'deadlock', 'a cycle through a row lock: the waiter for the lock gets the answer deadlock');
 ask($two, 'ROLLBACK');
-is(answer($one), '', '... the other goes on');
+is(answer($one), '', '... the update succeeds');
 clean();
 
-# Sessions, whose owners are generated, or named
+# Sessions with generated owners, and with named ones
 foreach my $case ([ 'exclusive', 'NULL', 'NULL' ], [ 'shared', 'NULL', 'NULL' ], [ 'exclusive', "'one'", "'two'" ], [ 'shared', "'one'", "'two'" ])
 {
 	my ($mode, @owner) = @$case;
@@ -104,20 +104,20 @@ foreach my $case ([ 'exclusive', 'NULL', 'NULL' ], [ 'shared', 'NULL', 'NULL' ],
 	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '5 min')");
 	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a cycle, in mode $mode, owners @owner");
 	discard_all($two);
-	is(answer($one), 'acquired', '... one of them lets go');
+	is(answer($one), 'acquired', '... the other acquires the lock that the victim discards');
 	clean();
 }
 
-# A session that holds a lock, and waits for the snapshot of whoever waits for that
+# A session holds a lock and waits for the snapshot of the session that waits for that lock.
 ask($one, q{SELECT lock_acquire('a', owner => 'one', lifetime => 'session')});
 queue_up($watch, $two, "$soon SELECT status FROM lock_try_acquire('a', owner => 'two', wait => '5 min')");
 start($one, 'CREATE INDEX CONCURRENTLY ON data (id)');
-is(answer($two), 'deadlock', 'who waits for the lock of a session that builds an index concurrently is told');
+is(answer($two), 'deadlock', 'a cycle through CREATE INDEX CONCURRENTLY: the waiter for the lock gets the answer deadlock');
 is(answer($one), '', '... the index is built');
 clean();
 
-# Two waiters find the same cycle.  The second one stands between that and its resignation,
-# while the first one resigns, and is stopped before it returns.
+# Two waiters find the same cycle.  The second one is stopped between finding the cycle and
+# resigning, while the first one resigns, and is stopped before it returns.
 SKIP:
 {
 	skip 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS', 4 unless @build;
@@ -145,22 +145,22 @@ SKIP:
 	kill 'STOP', pid($one);
 	ask($watch, 'SELECT pg_advisory_unlock_all()');
 	poll($watch, "SELECT state = 'idle' OR wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . pid($two));
-	ok(is_waiting($watch, $two), '... the one goes on waiting');
+	ok(is_waiting($watch, $two), '... one continues to wait');
 	kill 'CONT', pid($one);
-	is(answer($one), 'deadlock', '... the other is told');
+	is(answer($one), 'deadlock', '... the other gets the answer deadlock');
 	ask($one, q{SELECT lock_release('a', 'one')});
-	is(answer($two), 'acquired', '... and lets go');
+	is(answer($two), 'acquired', '... and releases its lock');
 	clean();
 }
 
-# One owner wants to be alone on two connections
+# One owner converts to exclusive on two connections.
 ask($one, q{SELECT lock_acquire('k', '1 hour', o, 'shared') FROM unnest(ARRAY['one', 'other']) o});
 queue_up($watch, $_, q{SELECT (lock_convert('k', 'one', wait => '5 min')).status}) for ($one, $two);
 ask($three, q{SELECT lock_release('k', 'other')});
 like(answer($_), qr/^(?:re)?acquired$/, 'two connections of one owner convert its lock') for ($one, $two);
 clean();
 
-# Two sharers that both want to be alone
+# Two sharers both convert to exclusive.
 ask($one, q{SELECT lock_acquire('quiet', '1 hour', 'one')});
 ask($one, q{SELECT lock_acquire('k', '1 hour', o, 'shared') FROM unnest(ARRAY['one', 'two']) o});
 ask($watch, 'SELECT lock_stats_reset()');
@@ -168,11 +168,11 @@ queue_up($watch, $one, q{SELECT (lock_convert('k', 'one', wait => '5 min')).stat
 is( ask($watch, q{SELECT string_agg(concat_ws(' ', key, waiters, longest_wait >= '0'), ', ') FROM lock_activity}),
 	'k 1 t, k 1 t, quiet 0', 'lock_activity lists keys with waiters first');
 poll($watch, q{SELECT bool_and(longest_wait > '50 ms') FROM lock_activity WHERE key = 'k'});
-like(reply($two, "$soon SELECT lock_convert('k', 'two', wait => '5 min')"), qr/40P01/, 'the second of two sharers that want to be alone is refused');
+like(reply($two, "$soon SELECT lock_convert('k', 'two', wait => '5 min')"), qr/40P01/, 'the second of two sharers that convert to exclusive is refused');
 my $counted = q{SELECT deadlocks, waits, refusals, timeouts, grants FROM lock_stats WHERE database = 'postgres'};
 is(ask($watch, $counted), '1|0|0|0|0', '... and counts as a deadlock');
 ask($two, q{SELECT lock_release('k', 'two')});
-is(answer($one), 'acquired', '... the first gets the lock');
+is(answer($one), 'acquired', '... the first converts');
 is(ask($watch, $counted), '1|1|0|0|0', '... and counts as a wait');
 clean();
 

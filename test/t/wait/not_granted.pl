@@ -1,20 +1,18 @@
-# How waits end that nobody grants: cancelled, timed out, killed, in a cycle.
+# Waits that end without a grant: cancelled, timed out, killed, in a cycle.
 #
-# AL_STORM in the environment, the number of disturbances, lets the storm at the end run longer.
+# AL_STORM in the environment sets the number of disturbances of the storm at the end.
 #
-# Properties: however a wait ends, its place in the queue is gone, the others
-# keep theirs, the next gets the key, and nobody holds one whose call has
-# failed or whose client is dead; a shutdown does not wait for waiters, and a
-# crash of another backend leaves leases but no queue.  A cycle of owners or
-# unfinished transactions, of any length, also where a part of it waits in the
-# lock manager, ends with one victim, who is told the cycle and no owner; a
-# mere chain has none.
+# Properties: however a wait ends, the waiter leaves the queue, the others keep their
+# positions, the next one gets the key, and no lease belongs to a call that failed or to a
+# client that is dead; a shutdown does not wait for waiters, and the crash of another backend
+# keeps leases and empties the queue.  A cycle of owners or unfinished transactions, of any
+# length, also where a part of it waits in the lock manager, ends with one victim, whose error
+# shows the cycle and no owner; a mere chain has no victim.
 #
-# Turns red when: a place is not given back on error or at exit; the sleep does
-# not heed interrupts, or not the client; the queue outlives a crash; a search
-# looks at leases or at transactions only, or at waiters only when they come;
-# two victims are found in one cycle, or one where there is none; the claim
-# that was met while waiting is kept.
+# Turns red when: a position is not given back on error or at exit; the sleep ignores
+# interrupts, or the end of the client; the queue outlives a crash; a search looks at leases
+# only or at transactions only, or only at the moment when a waiter comes; one cycle has two
+# victims, or a chain has one; a claim that was taken while waiting is kept.
 
 use strict;
 use warnings FATAL => 'all';
@@ -46,7 +44,7 @@ my $watch = session($node, 'Watch');
 my $holder = session($node, 'Holder');
 my ($one, $two, $three);
 
-# Nobody waits, holds, or is about to.
+# No session waits, holds a lock, or has a claim.
 sub all_clear
 {
 	my ($name) = @_;
@@ -65,7 +63,7 @@ sub kill_client
 }
 
 #
-# Ends of a single wait: of the first in the queue, and of one in the middle
+# A single wait ends: that of the first in the queue, and one in the middle.
 #
 my $acquire = q{SELECT status FROM lock_acquire('k', '1 hour', 'victim', wait => '5 min')};
 my $canceled = qr/^ERROR:  57014: canceling statement due to user request/;
@@ -110,28 +108,28 @@ foreach my $end (@ends)
 		like(answer($victim), $expected, "$name, place $place") if $expected;
 		gone($watch, pid($victim)) if $is_gone;
 		is(ask($watch, q{SELECT string_agg(pid || ' ' || place, ', ' ORDER BY place) FROM lock_waiters}),
-			pid($others[0]) . ' 1, ' . pid($others[1]) . ' 2', "$name, place $place: has left the queue, the others keep their order");
-		is(ask($watch, q{SELECT lock_holder('k'), lock_holder('mine') IS NULL}), 'Holder|t', '... nothing has changed hands, what it had acquired is undone');
+			pid($others[0]) . ' 1, ' . pid($others[1]) . ' 2', "$name, place $place: the victim has left the queue, the others keep their order");
+		is(ask($watch, q{SELECT lock_holder('k'), lock_holder('mine') IS NULL}), 'Holder|t', '... the holder is the same, the lease of the aborted transaction is undone');
 		if (!$is_gone)
 		{
 			ask($victim, 'ROLLBACK; RESET ALL');
-			is(ask($victim, q{SELECT status FROM lock_try_acquire('k', owner => 'victim', wait => '10 ms')}), 'timeout', '... it can wait again');
+			is(ask($victim, q{SELECT status FROM lock_try_acquire('k', owner => 'victim', wait => '10 ms')}), 'timeout', '... the session can wait again');
 		}
 		ask($holder, q{SELECT lock_release('k', 'holder')});
-		is(answer($_), "acquired\nt", '... the next gets it') for @others;
-		all_clear('... and nobody else');
+		is(answer($_), "acquired\nt", '... the next acquires the key and releases it') for @others;
+		all_clear('... no waiter, lease or claim is left');
 		end(@line);
 	}
 }
 
-# lock_timeout is for the lock manager.
+# lock_timeout applies to the lock manager only.
 $one = session($node, 'One');
 ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 is(ask($one, q{SET lock_timeout = '20 ms'; SELECT status, waited >= interval '300 ms' FROM lock_try_acquire('k', wait => '300 ms'); RESET lock_timeout}),
-	'timeout|t', 'lock_timeout does not apply');
+	'timeout|t', 'lock_timeout does not end a wait for a lease');
 
-# The client is dead when the key becomes free: the backend stands still so
-# long that it learns of both at once.
+# The client is dead when the key becomes free.  The backend is stopped until both have
+# happened, so that it learns of both at once.
 foreach my $interval ('0', '1 min')
 {
 	$two = session($node, 'Two');
@@ -145,19 +143,19 @@ foreach my $interval ('0', '1 min')
 	kill 'CONT', pid($two);
 	gone($watch, pid($two));
 	is(ask($watch, q{SELECT fencing_token FROM app_lock WHERE key = 'k'}), $token, "a dead client is not granted a lock (client_connection_check_interval = $interval)");
-	all_clear('... nor is anything left of it');
+	all_clear('... and no waiter, lease or claim is left');
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 }
 
-# The first in the queue does not run: after a while others pass it, without it, and
-# it goes on when it runs again.
+# The first in the queue does not run.  After a while the others pass it; it continues
+# when it runs again.
 $two = session($node, 'Two');
 queue_up($watch, $one, q{SELECT status FROM lock_acquire('k', '1 hour', 'one', wait => '5 min')});
 queue_up($watch, $two, q{SELECT status FROM lock_acquire('k', '1 hour', 'two', wait => '5 min')});
 kill 'STOP', pid($one);
 ask($holder, q{SELECT lock_release('k', 'holder')});
 is(answer($two), 'acquired', 'a waiter that is stopped does not stop the others');
-is(ask($watch, q{SELECT lock_holder('k'), holder, place FROM lock_waiters}), 'Two|One|1', '... and keeps its place');
+is(ask($watch, q{SELECT lock_holder('k'), holder, place FROM lock_waiters}), 'Two|One|1', '... and keeps its position');
 kill 'CONT', pid($one);
 ask($two, q{SELECT lock_release('k', 'two')});
 is(answer($one), 'acquired', '... and gets the key when it runs again');
@@ -165,12 +163,12 @@ queue_up($watch, $two, q{SELECT status FROM lock_acquire('k', '1 hour', 'two', w
 kill 'STOP', pid($two);
 ask($one, q{SELECT lock_release('k', 'one')});
 poll($watch, q{SELECT (lock_try_acquire('k', '1 hour', 'watch')).acquired});
-ok(1, '... nor those who do not wait, for ever');
+ok(1, 'a waiter that is stopped does not stop calls without wait for ever');
 kill 'CONT', pid($two);
 ask($watch, q{SELECT lock_release('k', 'watch')});
-is(answer($two), 'acquired', '... it goes on, too');
+is(answer($two), 'acquired', '... and gets the key when it runs again');
 ask($two, q{SELECT lock_release('k', 'two')});
-all_clear('... and all is as it should be');
+all_clear('... no waiter, lease or claim is left');
 end($one, $two);
 
 #
@@ -184,7 +182,7 @@ foreach my $how ('fast', 'kill another', 'kill a waiter', 'immediate')
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 	ask($other, q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'holder')});
 	queue_up($watch, $line[$_], q{SELECT lock_acquire('k', wait => '5 min')}) for (0, 1);
-	# it may be granted that yet, if it is the last to hear of a shutdown
+	# If this waiter is the last to hear of a shutdown, it may be granted the key before.
 	queue_up($watch, $line[2], q{BEGIN; SELECT lock_acquire('claimed', wait => '5 min')});
 	if ($how =~ /kill/)
 	{
@@ -197,18 +195,18 @@ foreach my $how ('fast', 'kill another', 'kill a waiter', 'immediate')
 		$node->stop($how);
 		$node->start;
 	}
-	like(answer($_), $how eq 'fast' ? qr/57P01|^\(t,acquired,claimed,/ : qr/57P02|57P01|$lost/, "$how: the waiter hears of it") for @line;
+	like(answer($_), $how eq 'fast' ? qr/57P01|^\(t,acquired,claimed,/ : qr/57P02|57P01|$lost/, "$how: the waiter gets an error") for @line;
 	end(@line, $other, $holder, $watch);
 	$node->poll_query_until('postgres', 'SELECT true') or die;
 
 	($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', "$how: the queue is empty");
-	is(ask($watch, q{SELECT lock_holder('k'), lock_holder('claimed') IS NULL}), 'Holder|t', '... the lease is there, the unfinished one is not');
+	is(ask($watch, q{SELECT lock_holder('k'), lock_holder('claimed') IS NULL}), 'Holder|t', '... the committed lease is there, the uncommitted one is not');
 	queue_up($watch, $one, q{SELECT status FROM lock_acquire('k', '1 hour', 'one', wait => '5 min'); SELECT lock_release('k', 'one')});
 	queue_up($watch, $two, q{SELECT status FROM lock_acquire('k', '1 hour', 'two', wait => '5 min'); SELECT lock_release('k', 'two')});
 	ask($holder, q{SELECT lock_release('k', 'holder')});
-	is(answer($_), "acquired\nt", '... and waiting works') for ($one, $two);
-	all_clear('... as ever');
+	is(answer($_), "acquired\nt", '... new waiters acquire the key in turn') for ($one, $two);
+	all_clear('... and no waiter, lease or claim is left');
 	end($one, $two);
 }
 
@@ -218,8 +216,8 @@ foreach my $how ('fast', 'kill another', 'kill a waiter', 'immediate')
 my @ring = map { session($node, "Member $_") } (1 .. 6);
 ($one, $two, $three) = @ring;
 
-# A chain that ends with somebody who does not wait, for as long as two searches
-# take: looked at below
+# A chain whose last member does not wait.  It lasts as long as two searches take;
+# its answers are checked below.
 my @chain = map { session($node, "Link $_") } (1 .. 4);
 ask($chain[$_], "SELECT lock_acquire('link-$_', '1 hour', 'link $_')") for (0 .. 3);
 foreach my $n (0 .. 2)
@@ -227,8 +225,8 @@ foreach my $n (0 .. 2)
 	queue_up($watch, $chain[$n], "SELECT status FROM lock_try_acquire('link-" . ($n + 1) . "', '1 hour', 'link $n', wait => '2500 ms')");
 }
 
-# Leases: each wants what the next one has, and gives everything back when it
-# has got it, or has been told that it cannot.
+# Leases: each member wants the lease of the next one, and releases all its leases when
+# it has acquired that one or was refused.
 foreach my $members (2, 3, 6)
 {
 	my @answers;
@@ -244,7 +242,7 @@ foreach my $members (2, 3, 6)
 	is(join(' ', @answers), join(' ', ("acquired\n2") x ($members - 1), "deadlock\n1"), "a deadlock of $members has one victim");
 }
 
-# The victim is told the cycle.
+# The error of the victim shows the cycle.
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1', holder => 'Ann')});
 ask($two, q{SELECT lock_acquire('y', '1 hour', 'secret-2'); SET deadlock_timeout = '1 h'});
 queue_up($watch, $two, q{SELECT status FROM lock_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
@@ -254,14 +252,14 @@ my ($pid_one, $pid_two) = (pid($one), pid($two));
 like($message, qr/^ERROR:  40P01: deadlock detected while waiting for lock "y"
 DETAIL:  An\\x0an \(process $pid_one\) waits for lock "y", held by Member 2\.
 Member 2 \(process $pid_two\) waits for lock "x", held by Ann\.
-HINT:  Release the locks that you hold/, 'the victim of a deadlock is told who waits for whom');
-unlike($message, qr/secret/, '... and no owner');
-ok(is_waiting($watch, $two), '... the other one waits on');
-is(ask($one, q{SELECT lock_is_held('x', 'secret-1'); SELECT lock_release('x', 'secret-1')}), "t\nt", '... for what the victim still has');
-is(answer($two), 'acquired', '... and gets it');
+HINT:  Release the locks that you hold/, 'the error of a deadlock says who waits for whom');
+unlike($message, qr/secret/, '... and shows no owner');
+ok(is_waiting($watch, $two), '... the other one continues to wait');
+is(ask($one, q{SELECT lock_is_held('x', 'secret-1'); SELECT lock_release('x', 'secret-1')}), "t\nt", '... since the victim keeps its lease');
+is(answer($two), 'acquired', '... and acquires it when the victim releases it');
 ask($two, q{SELECT lock_release_all('secret-2'); RESET deadlock_timeout});
 
-# Transactions that have claimed what they have not committed
+# Transactions with claims on what they have not committed
 ask($one, q{BEGIN; SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($two, q{BEGIN; SELECT lock_acquire('y', '1 hour', 'secret-2'); SET LOCAL deadlock_timeout = '1 h'});
 queue_up($watch, $two, q{SELECT status FROM lock_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
@@ -270,30 +268,30 @@ like(answer($one), qr/^ERROR:  40P01: .*
 DETAIL:  Member 1 \(process $pid_one\) waits for lock "y", in use by the transaction of process $pid_two\.
 Member 2 \(process $pid_two\) waits for lock "x", in use by the transaction of process $pid_one\.
 /, 'two transactions with claims');
-is(answer($two), 'acquired', '... the abort of the victim lets the other go on');
+is(answer($two), 'acquired', '... the abort of the victim lets the other acquire its key');
 ask($one, 'ROLLBACK');
 ask($two, 'ROLLBACK');
 
-# ... as many as there are, each of which wants the next one's, in one moment
+# Four transactions that want each other's keys in a ring, at the same moment
 ask($ring[$_], "BEGIN; SELECT lock_acquire('ring-$_', '1 hour', 'secret-$_')") for (0 .. 3);
 start($ring[$_], "SELECT status FROM lock_acquire('ring-" . (($_ + 1) % 4) . "', '1 hour', 'secret-$_', wait => '5 min'); SELECT lock_release_all('secret-$_'); COMMIT") for (0 .. 3);
 my @outcomes = map { answer($_) } @ring[ 0 .. 3 ];
 is(scalar(grep { /^ERROR:  40P01/ } @outcomes), 1, 'four transactions: one victim');
-is(scalar(grep { $_ eq "acquired\n2" } @outcomes), 3, '... the others go on');
+is(scalar(grep { $_ eq "acquired\n2" } @outcomes), 3, '... the others acquire their keys');
 
-# try_ reports, and leaves the transaction and what it has.
+# The try_ form answers deadlock, and the transaction keeps what it has.
 ask($one, q{BEGIN; SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($two, q{BEGIN; SELECT lock_acquire('y', '1 hour', 'secret-2'); SET LOCAL deadlock_timeout = '1 h'});
 queue_up($watch, $two, q{SELECT status FROM lock_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
 is(ask($one, q{SELECT acquired, status, owner, fencing_token FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '5 min')}), 'f|deadlock||', 'lock_try_acquire reports the deadlock');
-ok(is_waiting($watch, $two), '... the other one waits on');
+ok(is_waiting($watch, $two), '... the other one continues to wait');
 ask($one, 'COMMIT');
-ok(is_waiting($watch, $two), '... now for the lease');
+ok(is_waiting($watch, $two), '... also when the claim has become a lease');
 ask($one, q{SELECT lock_release('x', 'secret-1')});
-is(answer($two), 'acquired', '... and gets it');
+is(answer($two), 'acquired', '... and acquires it when it is released');
 ask($two, 'ROLLBACK');
 
-# A part of the cycle is in the lock manager: a row,
+# A part of the cycle is in the lock manager: a row ...
 ask($one, q{BEGIN; UPDATE data SET n = 1 WHERE id = 1});
 ask($two, q{BEGIN; SET LOCAL deadlock_timeout = '1 h'; SELECT lock_acquire('x', '1 hour', 'secret-2')});
 start($two, q{UPDATE data SET n = 2 WHERE id = 1});
@@ -303,7 +301,7 @@ like(answer($one), qr/^ERROR:  40P01: .*
 DETAIL:  Member 1 \(process $pid_one\) waits for lock "x", in use by the transaction of process $pid_two\.
 Process $pid_two waits for process $pid_one\.
 /, 'a cycle through a row lock');
-is(answer($two), '', '... the other one goes on');
+is(answer($two), '', '... the update succeeds');
 ask($_, 'ROLLBACK') for ($one, $two);
 
 # ... or a release that waits for the claim of an extension.
@@ -314,11 +312,11 @@ start($two, q{SELECT lock_release('x', 'secret-x')});
 poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid_two");
 is(ask($one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '5 min')}), 'deadlock', 'a cycle through a claim in the lock manager');
 ask($one, 'ROLLBACK');
-is(answer($two), 't', '... the other one goes on');
+is(answer($two), 't', '... the release succeeds');
 ask($_, 'COMMIT') for ($one, $two);
 ask($two, q{SELECT lock_release('y', 'secret-2')});
 
-# Oneself
+# A transaction waits for a key that it has claimed itself.
 ask($one, q{BEGIN; SELECT lock_acquire('x', '1 hour', 'secret-1')});
 start($one, q{SELECT lock_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
 like(answer($one), qr/^ERROR:  40P01: .*
@@ -326,23 +324,22 @@ DETAIL:  Member 1 \(process $pid_one\) waits for lock "x", in use by the transac
 /, 'a transaction that waits for itself');
 ask($one, 'ROLLBACK');
 
-# A cycle that closes while all of it waits: by a steal, and by a commit of what
-# somebody else had
+# A cycle that closes while all its members wait: by a steal.
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($three, q{SELECT lock_acquire('y', '1 hour', 'secret-3')});
 ask($two, q{SET deadlock_timeout = '1 h'});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '5 min')});
 queue_up($watch, $two, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
-# by then a first search has found nothing
+# By then a first search has found nothing.
 poll($watch, q{SELECT clock_timestamp() > max(since) + interval '500 ms' FROM lock_waiters});
 ask($watch, q{SELECT lock_steal('y', 'secret-2', 'test')});
-is(answer($one), 'deadlock', 'a cycle that closes while all of it waits');
+is(answer($one), 'deadlock', 'a steal closes a cycle whose members wait already');
 ask($one, q{SELECT lock_release('x', 'secret-1')});
-is(answer($two), 'acquired', '... the other one goes on');
+is(answer($two), 'acquired', '... the other one acquires the key');
 ask($two, q{RESET deadlock_timeout; SELECT lock_release_all('secret-2')});
 
-# No cycle, though it looks like one: the lease in the way is another by then,
-# or ends by itself, or belongs to somebody who waits for something else.
+# Waits that look like a cycle and are none: the lease has another holder by then, ends by
+# itself, or belongs to an owner that waits for something else.
 foreach my $n (0 .. 2)
 {
 	is(answer($chain[$n]), 'timeout', 'a chain is no cycle');
@@ -351,25 +348,25 @@ ask($chain[$_], "SELECT lock_release_all('link $_')") for (0 .. 3);
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1')});
 queue_up($watch, $two, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-2', wait => '5 min'); SELECT lock_release('x', 'secret-2')});
 queue_up($watch, $three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-3', wait => '5 min'); SELECT lock_release('x', 'secret-3')});
-is(ask($one, q{SELECT status FROM lock_try_acquire('z', '1 hour', 'secret-1', wait => '5 min'); SELECT lock_release_all('secret-1')}), "acquired\n2", 'others wait for one');
-is(answer($_), "acquired\nt", '... who lets them have it') for ($two, $three);
+is(ask($one, q{SELECT status FROM lock_try_acquire('z', '1 hour', 'secret-1', wait => '5 min'); SELECT lock_release_all('secret-1')}), "acquired\n2", 'two wait for an owner that acquires a free key with wait');
+is(answer($_), "acquired\nt", '... and acquire its key when it releases') for ($two, $three);
 
-# Somebody who waits for one in a cycle is not in it.
+# A waiter for a member of a cycle is not in the cycle.
 ask($one, q{SET deadlock_timeout = '1 h'; SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($two, q{SET deadlock_timeout = '1 h'; SELECT lock_acquire('y', '1 hour', 'secret-2')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '5 min')});
 queue_up($watch, $two, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-2', wait => '5 min')});
-is(ask($three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-3', wait => '500 ms')}), 'timeout', 'one who waits for a cycle is not in it');
+is(ask($three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-3', wait => '500 ms')}), 'timeout', 'a waiter for a member of a cycle is no victim');
 ask($watch, q{SELECT force_release('x', 'test')});
-is(answer($two), 'acquired', '... which an administrator can open');
+is(answer($two), 'acquired', '... a forced release opens the cycle');
 ask($two, q{SELECT lock_release_all('secret-2')});
-is(answer($one), 'acquired', '... for all who are');
+is(answer($one), 'acquired', '... and its members acquire their keys');
 ask($one, q{SELECT lock_release_all('secret-1')});
-all_clear('after the deadlocks');
+all_clear('after the deadlocks no waiter, lease or claim is left');
 end(@ring, @chain);
 
-# Two who close a cycle at the same moment, again and again: one victim each.
-# There is room for many waiters, so that a search takes its time.
+# Two sessions close a cycle at the same moment, many times: each time there is one victim.
+# max_connections is high, so that a search takes long.
 $node->safe_psql(
 	'postgres', q{
 CREATE TABLE duels (round int, me text, status text);
@@ -395,15 +392,15 @@ END $$;
 ask($_, q{SET deadlock_timeout = '1 ms'}) for ($one, $two);
 start($one, q{CALL duel('left', 'right', 400)});
 start($two, q{CALL duel('right', 'left', 400)});
-is(answer($_), '', 'a duel') for ($one, $two);
+is(answer($_), '', 'two sessions run 400 rounds that end in a cycle') for ($one, $two);
 is(ask($watch, q{SELECT outcome, count(*) FROM (SELECT string_agg(status, ' ' ORDER BY status) AS outcome FROM duels GROUP BY round) s GROUP BY 1}),
-	'acquired deadlock|400', '... has one victim each time');
+	'acquired deadlock|400', '... each round has one victim');
 ask($watch, q{SELECT lock_release_all('left'), lock_release_all('right')});
-all_clear('after the duels');
+all_clear('... no waiter, lease or claim is left');
 end($one, $two);
 
 #
-# A storm of cancels, time-outs and terminations, while some go on undisturbed
+# A storm of cancels, time-outs and terminations, while some sessions are left undisturbed
 #
 $node->safe_psql(
 	'postgres', q{
@@ -411,7 +408,7 @@ CREATE TABLE counter (key text PRIMARY KEY, value bigint);
 INSERT INTO counter SELECT 'storm-' || n, 0 FROM generate_series(1, 4) n;
 CREATE TABLE history (key text, token bigint, steady boolean, deadlock boolean DEFAULT false);
 
--- what is not atomic, and only safe with the lock
+-- not atomic: safe only with the lock
 CREATE FUNCTION work(k text, g lock_grant, steady boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	v	bigint;
@@ -424,7 +421,7 @@ BEGIN
 	INSERT INTO history VALUES (k, g.fencing_token, steady);
 END $$;
 
--- all in one transaction, of which nothing is left when it is disturbed
+-- all in one transaction, which leaves nothing when it is disturbed
 CREATE FUNCTION round(k text, other text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	g	lock_grant;
@@ -454,7 +451,7 @@ EXCEPTION WHEN query_canceled THEN
 	RETURN 'canceled';
 END $$;
 
--- a lease that outlives transactions: only for those who are let alone
+-- a lease that outlives transactions: only for sessions that are not disturbed
 CREATE PROCEDURE steady_round(k text) LANGUAGE plpgsql AS $$
 DECLARE
 	g	lock_grant;
@@ -511,16 +508,16 @@ $_->finish for @runs;
 poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name IN ('storm', 'steady')});
 
 all_clear('after the storm nobody waits or holds a lock');
-is(ask($watch, q{SELECT string_agg((lock_acquire(key, '1 hour', 'watch')).status, ' ') FROM counter}), 'acquired acquired acquired acquired', '... and every key can be had');
+is(ask($watch, q{SELECT string_agg((lock_acquire(key, '1 hour', 'watch')).status, ' ') FROM counter}), 'acquired acquired acquired acquired', '... and every key can be acquired');
 my $storm = join('', map { slurp_file("$dir/$_.out") } grep { /storm/ } @names);
 my %errors;
 $errors{$1}++ while $storm =~ /(?:ERROR|FATAL):  (\w+)/g;
-is(join(' ', grep { !/^(57014|57P01)$/ } sort keys %errors), '', '... which has raised nothing but cancels and terminations');
+is(join(' ', grep { !/^(57014|57P01)$/ } sort keys %errors), '', '... the storm has raised no errors but cancels and terminations');
 note "$_: $errors{$_}" for sort keys %errors;
-ok($errors{57014}, '... which there were');
-is(join('', map { slurp_file("$dir/$_.out") } grep { /steady/ } @names), '', '... and the others have not noticed');
+ok($errors{57014}, '... and some of these');
+is(join('', map { slurp_file("$dir/$_.out") } grep { /steady/ } @names), '', '... and undisturbed sessions no error');
 is(ask($watch, q{SELECT c.key, c.value, count(h.*) FROM counter c LEFT JOIN history h ON h.key = c.key GROUP BY c.key, c.value HAVING c.value <> count(h.*)}),
-	'', '... no two had a key at a time: the counters have lost nothing');
+	'', '... no two sessions had a key at a time: the counters have lost nothing');
 is(ask($watch, 'SELECT token FROM history GROUP BY token HAVING count(*) > 1'), '', '... no token was given twice');
 
 end($watch, $holder);

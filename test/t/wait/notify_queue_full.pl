@@ -1,17 +1,18 @@
 # Events while the notification queue is full.
 #
 # A session that listens and stays in a transaction keeps all notifications.  From
-# PostgreSQL 17 on the size of the queue is a setting, so that it can be filled.  Before
-# that it has 8 GB; a build with AL_TEST_HOOKS takes a queue for full that has something
-# in it.
+# PostgreSQL 17 on the size of the queue is a setting, so that the test can fill it.  Before
+# 17 the queue has 8 GB; a build with AL_TEST_HOOKS treats a queue as full that has any
+# notification in it.
 #
 # Properties: grants, releases, the end of a session, sweeps, lock_ask and lock_enqueue
-# commit while the queue is nearly full, and the key is offered as ever; their events are
+# commit while the queue is nearly full, and the key is offered as usual; their events are
 # left out, with one line in the log for each transaction, which says what to do and names
-# no key; nothing is lost but events, and the next in line acquires the key; afterwards
-# events are sent again.  On 17 and later a NOTIFY of somebody else fails meanwhile.
+# no key; only events are lost, and the next in line acquires the key; afterwards
+# events are sent again.  On 17 and later a NOTIFY of another session fails meanwhile.
 #
-# Turns red when: a commit is rolled back for its events; the log does not tell.
+# Turns red when: a commit is rolled back for its events; the log does not say that they are
+# left out.
 
 use strict;
 use warnings FATAL => 'all';
@@ -32,7 +33,7 @@ sub check_full
 	my ($watch, $listener, $holder, $stuck) = map { session($node, $_) } ('Watch', 'Listener', 'Holder', 'Stuck');
 	my $lines = 0;
 
-	# Each call leaves out so many events, in one line.
+	# Each call leaves out this number of events, in one line of the log.
 	my $leaves_out = sub {
 		my ($name, $events) = @_;
 		my @found = slurp_file($node->logfile) =~ /$left_out/g;
@@ -51,15 +52,15 @@ sub check_full
 
 	is(ask($watch, q{SELECT lock_ask('k')}), '1', 'lock_ask');
 	$leaves_out->('lock_ask', '1');
-	is(ask($watch, q{SELECT status FROM lock_enqueue('k', 'five', 'Five', '1 hour')}), 'queued', 'a place in line');
+	is(ask($watch, q{SELECT status FROM lock_enqueue('k', 'five', 'Five', '1 hour')}), 'queued', 'lock_enqueue');
 	end($holder);
 	gone($watch, pid($holder));
 	$leaves_out->('the end of a session', '2');
-	is(line_of($watch, 'k'), 'One* Two Three Four Five', '... the key is offered all the same');
+	is(line_of($watch, 'k'), 'One* Two Three Four Five', '... the key is offered nevertheless');
 	is(ask($watch, q{BEGIN; SELECT status FROM lock_enqueue('k', 'one'); SELECT lock_release('k', 'one'); COMMIT}), "acquired\nt", 'a release in a transaction');
 	$leaves_out->('a release', '2');
-	is(line_of($watch, 'k'), 'Two* Three Four Five', '... and the next is offered it');
-	is(ask($watch, try_as('two', 'k')), 'acquired|', '... and takes it');
+	is(line_of($watch, 'k'), 'Two* Three Four Five', '... and the key is offered to the next in line');
+	is(ask($watch, try_as('two', 'k')), 'acquired|', '... who acquires it');
 	is(ask($watch, q{SELECT lock_release('k', 'two')}), 't', '... and releases it');
 	$leaves_out->('the next release', '2');
 	is(ask($watch, q{BEGIN; SELECT status FROM lock_try_acquire('k', owner => 'three', lifetime => 'transaction'); COMMIT}), 'acquired', 'a lock for a transaction');
@@ -69,8 +70,8 @@ sub check_full
 	ask($watch, 'SELECT lock_sweep()');
 	$leaves_out->('a sweep', '2');
 	is(line_of($watch, 'k'), 'Five*', '... which offers the key');
-	unlike(join(' ', slurp_file($node->logfile) =~ /^(.*(?:left out|half full|long transaction).*)$/mg), qr/\bk\b|lower|five/i, 'the log names no key and nobody');
-	is(heard($listener), '', 'nobody hears of that');
+	unlike(join(' ', slurp_file($node->logfile) =~ /^(.*(?:left out|half full|long transaction).*)$/mg), qr/\bk\b|lower|five/i, 'the log names no key, owner or holder');
+	is(heard($listener), '', 'listeners hear nothing');
 
 	ask($stuck, 'COMMIT');
 	end($stuck);
@@ -92,7 +93,7 @@ atomic_lock.sweep_interval = 0
 atomic_lock.test_longest_exit = 1h
 };
 
-# On all versions: any notification is too many
+# On all versions: one notification makes the queue full.
 my $node = PostgreSQL::Test::Cluster->new('notify_hooks', install_path => $ENV{AL_HOOKS});
 $node->init;
 $node->append_conf('postgresql.conf', $settings);
@@ -111,7 +112,7 @@ check_full($node, 'full by definition', sub {
 $node->stop;
 log_is_clean($node);
 
-# In fact
+# The queue is really full.
 SKIP:
 {
 	skip 'the notification queue has 8 GB before PostgreSQL 17', 1 if $node->pg_version < 17;
@@ -126,7 +127,7 @@ SKIP:
 
 		if ($afterwards)
 		{
-			# Who has heard all makes room with the next notification.
+			# A session that has heard all notifications makes room with the next one.
 			poll($watch, q{SELECT pg_notification_queue_usage() < 0.5});
 			return;
 		}

@@ -1,17 +1,16 @@
-# Waiting for a lock: who gets it, when, and what others see meanwhile.
+# Waiting for a lock: which waiter gets it, when, and what others see meanwhile.
 #
-# Properties: those who wait get the key in the order in which they came, and
-# nobody overtakes them; a wait ends with whatever ends the holding, and not
-# before that is committed; it ends by itself when the lease or the time to
-# wait is over; the newest committed state decides at every isolation level; a
-# waiter holds no lock on app_lock, leaves its place however its call ends,
-# and is seen, with its place, in its own database only.
+# Properties: waiters get the key in the order of arrival, and nothing overtakes
+# them; every end of a holding ends a wait, and not before that end is committed; a wait
+# ends by itself when the lease expires or the time to wait has passed; the newest committed
+# state decides at every isolation level; a waiter has no lock on app_lock, leaves the queue
+# however its call ends, and is shown, with its position, in its own database only.
 #
-# Turns red when: the key goes to whoever looks first, or to the last in the queue;
-# an acquire that does not wait is not told of those who do; waiters are woken
-# or judge before commit; the end of the lease is read once and kept, be it
-# shortened or taken over; a snapshot decides; app_lock stays open while one
-# sleeps; places are counted, or keys compared, over several databases or by
+# Turns red when: the key goes to the waiter that looks first, or to the last in the queue;
+# an acquire that does not wait ignores the waiters; waiters are woken
+# or judge before commit; the end of the lease is read once and kept, although it was
+# shortened or taken over; a snapshot decides; app_lock stays open while a waiter
+# sleeps; positions are counted, or keys compared, over several databases or by
 # the part of a key that fits into shared memory.
 
 use strict;
@@ -43,7 +42,7 @@ my $holder = session($node, 'Holder');
 my @waiters = map { session($node, "Waiter $_") } (1 .. 10);
 my ($one, $two) = @waiters;
 
-# What is compared with answers of psql is bytes.
+# psql's answers are bytes, so texts that are compared with them must be bytes too.
 sub bytes
 {
 	my ($text) = @_;
@@ -62,33 +61,33 @@ sub release
 	return ask($holder, qq{SELECT lock_release('$key', 'holder')});
 }
 
-# A statement that waits and never raises, and what is of interest in its answer
+# A statement that waits and never raises; $what are the columns of its answer to show.
 sub waiting
 {
 	my ($key, $what, $args) = @_;
 	return "SELECT $what FROM lock_try_acquire('$key', " . ($args || q{'1 hour', 'waiter', wait => '5 min'}) . ')';
 }
 
-# Nobody waits any more.
+# The queue is empty.
 sub empty_queue
 {
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', $name || '... nobody is left in the queue');
+	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', $name || '... the queue is empty');
 	return;
 }
 
-empty_queue('at the start nobody waits');
-is(ask($watch, waiting('k', 'status, waited')), 'acquired|00:00:00', 'a free key is had without a wait');
+empty_queue('at the start the queue is empty');
+is(ask($watch, waiting('k', 'status, waited')), 'acquired|00:00:00', 'a free key is acquired without a wait');
 is(ask($watch, waiting('k', 'status, waited')), 'reacquired|00:00:00', '... and again');
-is(ask($watch, waiting('k', 'status, waited', q{owner => 'other'})), 'held|00:00:00', 'without "wait" nobody waits');
+is(ask($watch, waiting('k', 'status, waited', q{owner => 'other'})), 'held|00:00:00', 'a call without "wait" does not wait');
 ask($watch, q{SELECT lock_release('k', 'waiter')});
 
 #
 # Order
 #
-# Others pass a waiter that has not run for a second.  In a build with AL_TEST_HOOKS it is
-# an hour here, and the test can stop a waiter.
+# Others pass a waiter that has not run for a second.  A build with AL_TEST_HOOKS extends
+# this time to an hour here, and the test can stop a waiter.
 my $overtaker = session($node, 'Overtaker');
 ask($_, q{SET atomic_lock.test_sleep_cap = '1 h'}) for (@build ? ($holder, $overtaker, @waiters) : ());
 ask($one, q{SET atomic_lock.test_pause_at = 'woken'}) if @build;
@@ -107,12 +106,12 @@ is( ask($watch, q{SELECT holder, place, key, mode, blocked_by, blocking_pid, sin
 is(ask($watch, 'SELECT array_agg(pid ORDER BY since) = array_agg(pid ORDER BY place) AND array_agg(pid ORDER BY place) = ARRAY['
 		. join(', ', map { pid($_) } @waiters) . '] FROM lock_waiters'), 't', '... in the order in which they came');
 
-# What a transaction has released and not committed was never on offer.
+# A key that a transaction has released and not committed was never free to others.
 is(ask($holder, q{BEGIN; SELECT lock_release('fifo', 'holder'); } . waiting('fifo', 'status', q{'1 hour', 'holder'}) . '; ROLLBACK'),
-	"t\nacquired", 'a transaction takes back what it has released');
-is(ask($watch, q{SELECT lock_holder('fifo'), (SELECT count(*) FROM lock_waiters)}), 'Holder|10', '... which overtakes nobody');
+	"t\nacquired", 'a transaction acquires again what it has released');
+is(ask($watch, q{SELECT lock_holder('fifo'), (SELECT count(*) FROM lock_waiters)}), 'Holder|10', '... and all waiters are still there');
 
-# All the others go first, though one tries all the time not to wait.
+# All waiters are served before a session that tries in a loop without waiting.
 ask($watch, q{CREATE TABLE overtaken (token bigint);
 CREATE PROCEDURE overtake() LANGUAGE plpgsql AS $$
 DECLARE
@@ -137,24 +136,24 @@ SKIP:
 	skip 'needs a build with AL_TEST_HOOKS', 2 unless @build;
 	poll($watch, q{SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = } . pid($one));
 	is(ask($holder, waiting('fifo', 'acquired, status, holder, mode, expires_at, owner, fencing_token, waited', q{'1 hour', 'overtaker'})),
-		'f|held|Waiter 1|||||00:00:00', 'an acquire that does not wait does not overtake');
+		'f|held|Waiter 1|||||00:00:00', 'an acquire that does not wait does not overtake a waiter');
 	like(reply($holder, q{SELECT lock_acquire('fifo', '1 hour', 'overtaker')}),
 		qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who is waiting for it\nDETAIL:  The lock goes to its waiters first\.\nHINT:  .*wait/,
-		'... and is told so');
+		'... and its error says so');
 }
 ask($watch, 'SELECT pg_advisory_unlock_all()');
 my @answers = map { answer($_) } @waiters;
-is(answer($overtaker), '', 'one that does not wait');
+is(answer($overtaker), '', 'the session that does not wait gets the key at last');
 my @tokens = map { /^(\d+)\|/ ? $1 : 0 } @answers;
-like($_, qr/^\d+\|acquired\|t\nt$/, '... granted after a wait') for @answers;
-is("@tokens", join(' ', sort { $a <=> $b } @tokens), 'ten waiters get it in the order in which they came');
-cmp_ok(ask($watch, 'SELECT min(token) FROM overtaken'), '>', $tokens[9], '... and before one that does not wait');
-is(ask($watch, q{SELECT waiters FROM lock_status('fifo')}), '', '... lock_status of a free key');
+like($_, qr/^\d+\|acquired\|t\nt$/, 'a waiter is granted the key after a wait') for @answers;
+is("@tokens", join(' ', sort { $a <=> $b } @tokens), 'ten waiters get the key in the order in which they came');
+cmp_ok(ask($watch, 'SELECT min(token) FROM overtaken'), '>', $tokens[9], '... and before the session that does not wait');
+is(ask($watch, q{SELECT waiters FROM lock_status('fifo')}), '', '... lock_status of a free key shows no waiters');
 empty_queue();
 end($overtaker);
 ask($_, 'RESET atomic_lock.test_sleep_cap; RESET atomic_lock.test_pause_at') for (@build ? ($holder, @waiters) : ());
 
-# Behind others of the same owner, and with a lease that it has by then
+# Two waits of one owner: the second finds the lease of the first.
 hold('same');
 queue_up($watch, $one, waiting('same', 'status, fencing_token'));
 queue_up($watch, $two, waiting('same', 'status, fencing_token'));
@@ -164,7 +163,7 @@ is(answer($two), "reacquired|$token", 'two waits of one owner: one lease');
 ask($one, q{SELECT lock_release('same', 'waiter')});
 
 #
-# What ends a wait
+# All ways to end a wait with a grant
 #
 $holder = play_endings(
 	$node, $holder, $one, $two,
@@ -183,8 +182,8 @@ $holder = play_endings(
 	});
 empty_queue('after all endings nobody is left in the queue');
 
-# Whose locks a prepared transaction has, no backend will release: the waiters
-# look again within a second.
+# No backend releases the locks of a prepared transaction and wakes waiters, so they look
+# again within a second.
 foreach my $end ('COMMIT', 'ROLLBACK')
 {
 	my ($before, $in) = $end eq 'COMMIT' ? (q{SELECT lock_acquire('2pc', '1 hour', 'holder')}, q{lock_release('2pc', 'holder')}) :
@@ -193,45 +192,45 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 
 	ask($holder, "$before; BEGIN; SELECT $in; PREPARE TRANSACTION 'prepared'");
 	queue_up($watch, $one, waiting('2pc', q{acquired_at, status, acquired_at < clock_timestamp()}));
-	is(ask($watch, q{SELECT blocked_by, blocking_pid FROM lock_waiters}), 'Holder|', "prepared: no process is in the way");
+	is(ask($watch, q{SELECT blocked_by, blocking_pid FROM lock_waiters}), 'Holder|', "prepared: the blocker is shown without a process");
 	$moment = ask($two, qq{SELECT clock_timestamp(); $end PREPARED 'prepared'});
-	like(my $answer = answer($one), qr/\|acquired\|t$/, "$end PREPARED by another session is noticed");
+	like(my $answer = answer($one), qr/\|acquired\|t$/, "$end PREPARED by another session is noticed by the waiter");
 	is(ask($watch, "SELECT '" . $answer =~ s/\|.*//r . "'::timestamptz >= '$moment'"), 't', '... and not before');
 	ask($one, q{SELECT lock_release('2pc', 'waiter')});
 }
 
-# Nothing but an end ends it: not an extension, nor a commit of something else.
+# Only the end of the holding ends the wait: not an extension, nor the commit of another lock.
 hold('stays');
 queue_up($watch, $one, waiting('stays', 'status, holder, waited >= interval \'300 ms\'', q{'1 hour', 'waiter', wait => '300 ms'}));
-is(ask($holder, q{SELECT lock_extend('stays', 'holder') IS NOT NULL, (lock_acquire('stays-2', owner => 'holder')).status}), 't|acquired', 'while one waits');
+is(ask($holder, q{SELECT lock_extend('stays', 'holder') IS NOT NULL, (lock_acquire('stays-2', owner => 'holder')).status}), 't|acquired', 'while a call waits, the holder extends, and acquires another key');
 ask($holder, q{SELECT lock_release('stays-2', 'holder')});
-is(answer($one), 'timeout|Holder|t', 'a time-out, after the whole of the wait');
+is(answer($one), 'timeout|Holder|t', 'the wait times out, after its whole time');
 empty_queue();
-is(ask($watch, q{SELECT waiters FROM lock_status('stays')}), '0', '... lock_status says so');
+is(ask($watch, q{SELECT waiters FROM lock_status('stays')}), '0', '... also in lock_status');
 is(ask($watch, waiting('stays', 'acquired, status, mode, owner, fencing_token, holder, acquired_at < expires_at, waited >= interval \'20 ms\'', q{owner => 'x', wait => '20 ms'})),
-	'f|timeout|exclusive|||Holder|t|t', '... the answer says who has it');
+	'f|timeout|exclusive|||Holder|t|t', '... the answer of a time-out names the holder');
 start($one, q{SELECT lock_acquire('stays', wait => '20 ms')});
 like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "stays", which is held by Holder\nDETAIL:  The call waited for \d+ ms\.  The lock is held in exclusive mode from .* until .*\.\nHINT:  /,
-	'... the error of lock_acquire too');
+	'... as does the error of lock_acquire');
 ask($holder, q{BEGIN; SELECT lock_acquire('claimed', owner => 'holder')});
 start($one, q{SELECT lock_acquire('claimed', wait => '20 ms')});
 like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "claimed", which is held by an unfinished transaction\nDETAIL:  The call waited for \d+ ms\.  Process @{[pid($holder)]} has/,
-	'... of an unfinished transaction');
+	'... which names the process of an unfinished transaction');
 ask($holder, 'ROLLBACK');
 release('stays');
-is(ask($one, waiting('stays', 'status, waited')), 'acquired|00:00:00', '... and the key can be had later');
+is(ask($one, waiting('stays', 'status, waited')), 'acquired|00:00:00', '... and the key can be acquired later');
 ask($one, q{SELECT lock_release('stays', 'waiter')});
 
-# A key that is closed after its lease ran out opens by itself, too.
+# A key that stays closed for a while after its lease expired opens by itself, too.
 is( ask($one, q{SET atomic_lock.lock_delay = '300 ms'; SELECT lock_acquire('delay', '50 ms', 'holder') IS NOT NULL;
 		WITH before AS MATERIALIZED (SELECT expires_at FROM app_lock WHERE key = 'delay')
 		SELECT g.status, g.acquired_at >= b.expires_at + interval '300 ms' FROM before b, lock_try_acquire('delay', owner => 'waiter', wait => '5 min') g;
 		RESET atomic_lock.lock_delay}),
-	"t\nacquired|t", 'a key that is closed for atomic_lock.lock_delay');
+	"t\nacquired|t", 'a wait ends when atomic_lock.lock_delay has passed');
 ask($one, q{SELECT lock_release('delay', 'waiter')});
 
 #
-# Isolation levels: the snapshot is older than what the answer rests on.
+# Isolation levels: the grant rests on a state that is newer than the snapshot.
 #
 foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 {
@@ -250,7 +249,7 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 		ask($two, 'INSERT INTO data VALUES (1)');
 		ask($holder, $sql);
 		is(answer($one), 'acquired', "$level: granted after $name, on a row that its snapshot does not see");
-		is(ask($one, 'SELECT count(*) FROM data'), $level eq 'READ COMMITTED' ? $seen + 1 : $seen, '... while the snapshot is as it should be');
+		is(ask($one, 'SELECT count(*) FROM data'), $level eq 'READ COMMITTED' ? $seen + 1 : $seen, '... while the transaction keeps its snapshot');
 		is(ask($one, "SELECT lock_is_held('$key', 'waiter'); COMMIT"), 't', '... the lease is there');
 		is(ask($two, waiting($key, 'status', q{owner => 'x'})), 'held', '... after commit too, for others');
 		ask($one, qq{SELECT lock_release('$key', 'waiter')});
@@ -266,17 +265,17 @@ queue_up($watch, $one, 'BEGIN; SAVEPOINT s; ' . waiting('sub', 'status'));
 queue_up($watch, $two, waiting('sub', 'status', q{owner => 'two', wait => '5 min'}));
 release('sub');
 is(answer($one), 'acquired', 'a wait in a savepoint');
-is(ask($watch, "SELECT pid, place, blocking_pid FROM lock_waiters"), pid($two) . '|1|' . pid($one), '... whose transaction the next waits for');
-is(ask($one, 'ROLLBACK TO s; SELECT 1'), '1', '... that is rolled back');
-is(answer($two), 'acquired', '... lets the next have it, before the transaction ends');
+is(ask($watch, "SELECT pid, place, blocking_pid FROM lock_waiters"), pid($two) . '|1|' . pid($one), '... the next waits for its transaction');
+is(ask($one, 'ROLLBACK TO s; SELECT 1'), '1', '... the savepoint is rolled back');
+is(answer($two), 'acquired', '... the next acquires the key, before the transaction ends');
 ask($one, 'COMMIT');
 start($one, q{BEGIN; SAVEPOINT s; SELECT lock_acquire('sub', wait => '20 ms')});
 like(answer($one), qr/^ERROR:  55P03: timed out/, 'a time-out in a savepoint');
 is(ask($one, q{ROLLBACK TO s; SELECT status FROM lock_acquire('other', owner => 'waiter'); COMMIT; SELECT lock_release('other', 'waiter')}),
-	"acquired\nt", '... and its transaction goes on');
+	"acquired\nt", '... and its transaction can acquire another key');
 start($one, q{DO $$ BEGIN PERFORM lock_acquire('sub', wait => '20 ms'); EXCEPTION WHEN lock_not_available THEN PERFORM lock_acquire('other', owner => 'waiter'); END $$});
-is(answer($one), '', '... or is caught');
-is(ask($watch, q{SELECT lock_holder('other')}), 'Waiter 1', '... for another key');
+is(answer($one), '', 'a time-out in an exception block');
+is(ask($watch, q{SELECT lock_holder('other')}), 'Waiter 1', '... whose handler acquires another key');
 empty_queue();
 ask($one, q{SELECT lock_release('other', 'waiter')});
 ask($two, q{SELECT lock_release('sub', 'two')});
@@ -291,15 +290,15 @@ is(answer($one), 'acquired acquired', 'two waits in one statement');
 is(ask($one, q{SELECT lock_release_all('waiter')}), '2', '... two leases');
 
 #
-# The table is not locked meanwhile.
+# The waiter has no lock on the table.
 #
 hold('table');
 queue_up($watch, $one, waiting('table', 'status'));
-is(ask($two, q{BEGIN; LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE NOWAIT; SELECT 'locked'; COMMIT}), 'locked', 'app_lock can be locked while one waits');
+is(ask($two, q{BEGIN; LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE NOWAIT; SELECT 'locked'; COMMIT}), 'locked', 'app_lock can be locked while a call waits');
 is(ask($two, "SELECT count(*) FROM pg_locks WHERE pid = @{[pid($one)]} AND relation = 'app_lock'::regclass"), '0', '... the waiter has no lock on it');
 ask($two, 'VACUUM FULL app_lock; REINDEX TABLE app_lock');
 release('table');
-is(answer($one), 'acquired', '... and is granted it, in a table that was rewritten');
+is(answer($one), 'acquired', '... and is granted the key, in a table that was rewritten');
 ask($one, q{SELECT lock_release('table', 'waiter')});
 
 $node->safe_psql('postgres', 'CREATE DATABASE dropped');
@@ -308,18 +307,18 @@ my ($dropping, $disappointed) = map { session($node, $_, 'dropped') } ('Dropping
 ask($dropping, q{SELECT lock_acquire('k', '1 hour')});
 queue_up($dropping, $disappointed, q{SELECT lock_acquire('k', wait => '5 min')});
 ask($dropping, 'DROP EXTENSION atomic_lock');
-like(answer($disappointed), qr/^ERROR:  (?!XX)\w{5}: .*atomic_lock/, 'DROP EXTENSION does not wait for waiters, who hear of it');
+like(answer($disappointed), qr/^ERROR:  (?!XX)\w{5}: .*atomic_lock/, 'DROP EXTENSION does not wait for waiters; their calls fail');
 ask($dropping, 'CREATE EXTENSION atomic_lock');
-is(ask($dropping, q{SELECT count(*) FROM lock_waiters}), '0', '... and are gone');
-is(ask($disappointed, q{SELECT status FROM lock_acquire('k', '1 hour', 'me', wait => '5 min')}), 'acquired', '... after CREATE EXTENSION all is well');
+is(ask($dropping, q{SELECT count(*) FROM lock_waiters}), '0', '... and the queue is empty');
+is(ask($disappointed, q{SELECT status FROM lock_acquire('k', '1 hour', 'me', wait => '5 min')}), 'acquired', '... after CREATE EXTENSION the same session can acquire the key');
 end($dropping, $disappointed);
 
 #
-# What is seen of waiters
+# Waiters in lock_waiters and lock_status
 #
 
 # Keys that are longer than their part in shared memory, with a character
-# across its end, and labels that are too long, too
+# across the boundary, and labels that are too long
 my $start = 'x' . 'ü' x 80;
 my @long = map { $start . $_ } ('a', 'b');
 my $label = 'ü' x 40;
@@ -330,25 +329,25 @@ queue_up($watch, $two, bytes(waiting($long[1], 'status', qq{owner => 'two', wait
 is( ask($watch, bytes(qq{SELECT key IN ('$long[0]', '$long[1]'), octet_length(holder), holder, place, blocked_by, blocking_pid FROM lock_waiters ORDER BY key})),
 	join("\n", ("t|62|$short_label|1|Holder|") x 2),
 	'long keys are shown whole, long labels cut after a character');
-is(ask($watch, bytes("SELECT string_agg(waiters::text, ' ') FROM lock_status()")), '1 1', '... and keys that begin alike are two');
+is(ask($watch, bytes("SELECT string_agg(waiters::text, ' ') FROM lock_status()")), '1 1', '... and keys that begin alike are counted apart');
 release(bytes($long[1]));
 is(answer($two), 'acquired', '... with a queue each');
-is(ask($watch, bytes("SELECT waiters FROM lock_status('$long[0]')")), '1', '... the other goes on');
+is(ask($watch, bytes("SELECT waiters FROM lock_status('$long[0]')")), '1', '... the other continues to wait');
 release(bytes($long[0]));
-is(answer($one), 'acquired', '... until its time has come');
+is(answer($one), 'acquired', '... until its own key is released');
 ask($one, q{SELECT lock_release_all('one'), lock_release_all('two')});
 
-# A key that nobody has yet
+# A key that has no lease yet
 ask($holder, bytes(qq{BEGIN; SELECT lock_acquire('$long[0]-new')}));
 queue_up($watch, $one, bytes(waiting("$long[0]-new", 'status')));
 is(ask($watch, bytes(qq{SELECT key = '$long[0]-new', blocked_by, blocking_pid FROM lock_waiters})),
 	't|Holder|' . pid($holder), 'a new key is shown whole, and blocked by a process');
-is(ask($watch, bytes(qq{SELECT locked, waiters FROM lock_status('$long[0]-new')})), 'f|1', '... lock_status counts who waits for it');
+is(ask($watch, bytes(qq{SELECT locked, waiters FROM lock_status('$long[0]-new')})), 'f|1', '... lock_status counts its waiter');
 ask($holder, 'ROLLBACK');
 is(answer($one), 'acquired', '... granted');
 ask($one, bytes(qq{SELECT lock_release('$long[0]-new', 'waiter')}));
 
-# Control characters; an empty application_name; a label of one's own
+# Control characters; an empty application_name; a label given by the caller
 hold('labels');
 queue_up($watch, $one, waiting('labels', 'holder', q{owner => 'a', wait => '5 min', holder => E'A\nB'}));
 queue_up($watch, $two, q{SET application_name = ''; } . waiting('labels', 'status', q{owner => 'b', wait => '5 min'}));
@@ -365,39 +364,39 @@ my $there = session($node, 'There', 'elsewhere');
 hold('both');
 ask($elsewhere, q{SELECT lock_acquire('both', '1 hour', 'me')});
 queue_up($watch, $one, waiting('both', 'status'));
-is(ask($elsewhere, q{SELECT count(*), (SELECT waiters FROM lock_status('both')) FROM lock_waiters}), '0|0', 'waiters of another database are not seen');
+is(ask($elsewhere, q{SELECT count(*), (SELECT waiters FROM lock_status('both')) FROM lock_waiters}), '0|0', 'waiters of another database are not shown');
 queue_up($elsewhere, $there, waiting('both', 'status'));
-is(ask($elsewhere, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'There|1|Elsewhere', '... each has a line of its own');
-is(ask($watch, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'Waiter 1|1|Holder', '... there too');
+is(ask($elsewhere, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'There|1|Elsewhere', '... each database has a queue of its own');
+is(ask($watch, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'Waiter 1|1|Holder', '... seen from the first database, too');
 ask($elsewhere, q{SELECT lock_release('both', 'me')});
-is(answer($there), 'acquired', '... a release there is for those there');
-is(ask($there, q{SELECT lock_release('both', 'waiter'); SELECT status FROM lock_try_acquire('both', owner => 'x')}), "t\nacquired", '... nor is anybody in the way there');
-ok(is_waiting($watch, $one), '... while here one goes on waiting');
+is(answer($there), 'acquired', '... a release there wakes the waiter there');
+is(ask($there, q{SELECT lock_release('both', 'waiter'); SELECT status FROM lock_try_acquire('both', owner => 'x')}), "t\nacquired", '... and no waiter is in the way there');
+ok(is_waiting($watch, $one), '... while the waiter here continues to wait');
 release('both');
-is(answer($one), 'acquired', '... until it is released here');
+is(answer($one), 'acquired', '... until the key is released here');
 ask($one, q{SELECT lock_release('both', 'waiter')});
 end($elsewhere, $there);
 
-# Many keys, of one transaction
+# Many keys, released by one transaction
 my @keys = map { "many-$_" } (1 .. 10);
 ask($holder, q{SELECT count(lock_acquire('many-' || n, '1 hour', 'holder')) FROM generate_series(1, 10) n});
 queue_up($watch, $waiters[$_], waiting($keys[$_], 'status, key')) for (0 .. 9);
-is(ask($watch, q{SELECT count(*), count(DISTINCT key), min(place), max(place), string_agg(DISTINCT blocked_by, ' ') FROM lock_waiters}), '10|10|1|1|Holder', 'ten keys are waited for');
+is(ask($watch, q{SELECT count(*), count(DISTINCT key), min(place), max(place), string_agg(DISTINCT blocked_by, ' ') FROM lock_waiters}), '10|10|1|1|Holder', 'ten waiters for ten keys');
 is(ask($holder, q{SELECT lock_release_all('holder')}), '10', '... released in one transaction');
-is(join(' ', map { answer($_) } @waiters), join(' ', map { "acquired|$_" } @keys), '... granted to all');
-is(ask($watch, q{SELECT lock_release_all('waiter')}), '10', '... each');
+is(join(' ', map { answer($_) } @waiters), join(' ', map { "acquired|$_" } @keys), '... each waiter is granted its key');
+is(ask($watch, q{SELECT lock_release_all('waiter')}), '10', '... and each has one lease');
 
 # pg_stat_activity
 hold('event');
 queue_up($watch, $one, waiting('event', 'status'));
 poll($watch, "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . pid($one));
 is(ask($watch, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . pid($one)),
-	$node->pg_version >= 17 ? 'AtomicLock' : 'Extension', 'pg_stat_activity shows what it waits for');
+	$node->pg_version >= 17 ? 'AtomicLock' : 'Extension', 'pg_stat_activity shows that the session waits for a lock');
 release('event');
 is(answer($one), 'acquired', '... granted');
 ask($one, q{SELECT lock_release('event', 'waiter')});
 
-# Who may look
+# Privileges
 ask($watch, q{CREATE ROLE monitor; CREATE ROLE app; SELECT lock_grant_access('monitor', 'monitor'), lock_grant_access('app', 'user')});
 is(ask($watch, 'SET ROLE monitor; SELECT count(*) FROM lock_waiters; RESET ROLE'), '0', 'monitors see lock_waiters');
 foreach my $relation ('lock_waiters', 'lock_waiters()')
@@ -407,7 +406,7 @@ foreach my $relation ('lock_waiters', 'lock_waiters()')
 	ask($watch, 'RESET ROLE');
 }
 
-empty_queue('at the end nobody waits');
+empty_queue('at the end the queue is empty');
 is(ask($watch, 'SELECT count(*) FROM lock_status()'), '0', '... and no lease is left');
 end(@waiters, $holder, $watch);
 $node->stop;

@@ -1,20 +1,20 @@
-# How a key comes to who is in line for it, whatever ends the holding.
+# How a key comes to the first in line, for every end of the holding.
 #
 # Properties: a release, the orderly or forced end of a session, DISCARD ALL, and the
 # commit of a transaction that holds the key to its end each offer it to the first in
-# line, in the same commit, and tell listeners "released" and "offered" once; what is
-# rolled back, with a savepoint too, offers nothing and tells nothing; PREPARE
-# TRANSACTION offers and tells nothing, COMMIT PREPARED neither, and the next sweep offers
-# the key, once; where nobody could write an offer (a rollback, a crash of a session's
-# backend, a session whose end somebody has blocked, one that ends while another commit
-# keeps all others from sending events), the first in line may take the key at once and a
-# sweep offers it; nobody else gets it in between.  The last of these ends all the same, and
-# nobody is told.
+# line, in the same commit, and send "released" and "offered" to listeners once; a rollback,
+# also to a savepoint, offers nothing and sends nothing; PREPARE TRANSACTION and COMMIT
+# PREPARED offer and send nothing, and the next sweep offers the key, once.  In some cases
+# no backend can write an offer: a rollback, a crash of a session's backend, a session whose
+# end is blocked, one that ends while another commit keeps all others from sending events.
+# Then the first in line may acquire the key at once, a sweep offers it, and no other owner
+# gets it in between.  The last of these sessions ends without waiting for that commit, and
+# sends no event.
 #
 # Turns red when: the end of a session or of a transaction makes no offer; the offer is
 # made before the commit, or kept by a rollback; an event is sent by PREPARE, or by
-# whoever the next transaction of that session belongs to; the sweep offers what is
-# offered already, or does not offer at all; the end of a session waits for a commit.
+# the next transaction of that session; the sweep repeats an offer, or
+# makes no offers; the end of a session waits for a commit.
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,7 +25,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# A session has a second to end its locks, in a build with AL_TEST_HOOKS an hour.
+# A session has a second to end its locks, and an hour in a build with AL_TEST_HOOKS.
 my $node = PostgreSQL::Test::Cluster->new('queue_ends', @build);
 $node->init;
 $node->append_conf(
@@ -36,7 +36,7 @@ autovacuum = off
 max_prepared_transactions = 5
 restart_after_crash = on
 atomic_lock.sweep_interval = 0
-# Who sets synchronous_commit waits for a standby for ever, nobody else does.
+# Only sessions that set synchronous_commit wait for a standby, for ever.
 wal_level = replica
 max_wal_senders = 1
 synchronous_standby_names = 'nobody'
@@ -50,28 +50,28 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $listener, $holder, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Holder', 'Other');
 my $key;
 
-# Two in line for a key that somebody has
+# Two tickets for a key that is held
 sub queue_two
 {
 	ask($watch, qq{SELECT lock_enqueue('$key', lower('$_'), '$_', '1 hour')}) foreach 'One', 'Two';
-	is(line_of($watch, $key), 'One Two', "$key: a line") or diag(ask($watch, 'SELECT * FROM lock_status()'));
+	is(line_of($watch, $key), 'One Two', "$key: two are in line") or diag(ask($watch, 'SELECT * FROM lock_status()'));
 	hear($listener);
 	return;
 }
 
-# Who was first has it, and gives it to the second.
+# The first in line acquires the key, and passes it to the second.
 sub passes_on
 {
 	my ($name, $event) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(ask($other, try_as('stranger', $key)), 'held|One', "$name: nobody jumps the line");
-	is(ask($other, try_as('two', $key)), 'held|One', '... not the second either');
-	is(ask($other, try_as('one', $key)), 'acquired|', '... the first has it');
-	is(line_of($watch, $key), 'Two', '... and is in line no more');
-	is(heard($listener), $event // '', '... and tells what nobody has told before');
+	is(ask($other, try_as('stranger', $key)), 'held|One', "$name: a stranger cannot jump the line");
+	is(ask($other, try_as('two', $key)), 'held|One', '... nor can the second in line');
+	is(ask($other, try_as('one', $key)), 'acquired|', '... the first acquires the key');
+	is(line_of($watch, $key), 'Two', '... and its ticket is gone');
+	is(heard($listener), $event // '', '... and sends the event of the former end, if it was not sent yet');
 	ask($other, qq{SELECT lock_release('$key', 'one')});
-	is(heard($listener), 'released Other, offered Two', '... and lets the second have it');
+	is(heard($listener), 'released Other, offered Two', '... its release offers the key to the second');
 	ask($other, qq{SELECT lock_leave('$key', 'two')});
 	hear($listener);
 	return;
@@ -134,18 +134,18 @@ foreach my $case (@offered)
 	{
 		ask($holder, $how);
 	}
-	is(heard($listener), ($event // 'released') . ' Holder, offered One', "$name: offered at once");
-	is(line_of($watch, $key), 'One* Two', '... to the first');
-	# Without a sweep, the next grant finds the row of the former holder.
+	is(heard($listener), ($event // 'released') . ' Holder, offered One', "$name: the key is offered at once");
+	is(line_of($watch, $key), 'One* Two', '... to the first in line');
+	# Without the sweep, the next grant finds the row of the former holder.
 	ask($watch, 'SELECT lock_sweep()') unless $name =~ /^(?:disconnect|discard_all|terminate)$/;
-	is(heard($listener), '', '... and not again by a sweep');
+	is(heard($listener), '', '... and a sweep does not repeat it');
 	passes_on($name);
 	ask($holder, "SET application_name = 'Holder'; SELECT lock_release_all('holder')");
 	ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 }
 
 #
-# What is rolled back was never done.
+# A rollback undoes the release.
 #
 $key = 'undone';
 listen_to($listener, $key);
@@ -155,21 +155,21 @@ ask($holder, qq{BEGIN; SELECT lock_release('$key', 'holder'); ROLLBACK});
 ask($holder, qq{BEGIN; SAVEPOINT s; SELECT lock_release('$key', 'holder'); ROLLBACK TO s; COMMIT});
 ask($holder, qq{DO \$\$ BEGIN PERFORM lock_release('$key', 'holder'); RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END \$\$});
 ask($holder, 'SELECT pg_current_xact_id()');
-is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', 'a release that is rolled back offers and tells nothing');
+is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', 'a release that is rolled back offers nothing and sends no event');
 ask($holder, qq{BEGIN; SELECT lock_release('$key', 'holder')});
 ask($watch, 'SELECT pg_terminate_backend(' . pid($holder) . ')');
 gone($watch, pid($holder));
 end($holder);
 $holder = session($node, 'Holder');
-is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', '... nor one of a session that was terminated');
+is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', '... nor does one of a session that is terminated');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
 #
-# Where nobody writes an offer: the first may take the key at once, a sweep offers it.
+# No backend writes an offer: the first in line may acquire the key at once, a sweep offers it.
 #
 
-# Something is done while the commit of another has the lock that all who notify take one
-# after the other.  It waits for a standby, and could be a commit of any role.
+# Run code while the commit of another session has the lock that sessions take one after the
+# other to send notifications.  That commit waits for a standby, and any role could cause it.
 sub beside_notify
 {
 	my ($do) = @_;
@@ -189,7 +189,7 @@ sub end_beside_notify
 	return;
 }
 
-# Neither fails nor waits for that commit, whatever lock_timeout is.
+# The release neither fails nor waits for that commit, whatever lock_timeout is.
 sub release_beside_notify
 {
 	beside_notify(sub { ask($holder, qq{SET lock_timeout = '50 ms'; SELECT lock_release('$key', 'holder'); RESET lock_timeout}) });
@@ -200,7 +200,7 @@ sub sweep_beside_notify
 {
 	ask($holder, qq{SELECT lock_extend('$key', 'holder', '1 ms')});
 	poll($watch, qq{SELECT NOT locked FROM lock_status('$key')});
-	beside_notify(sub { ask($watch, 'SELECT lock_sweep()'); is(ask($watch, 'SELECT count(*) FROM app_lock'), '0', 'a sweep does the rest meanwhile') });
+	beside_notify(sub { ask($watch, 'SELECT lock_sweep()'); is(ask($watch, 'SELECT count(*) FROM app_lock'), '0', 'a sweep removes the row meanwhile') });
 	return;
 }
 
@@ -225,11 +225,11 @@ foreach my $by ('first', 'sweep')
 		listen_to($listener, $key);
 		if ($name eq 'prepared_release')
 		{
-			# The line is there before the release.
+			# The tickets are there before the release.
 			ask($holder, $before =~ s/;.*//sr);
 			queue_two();
 			ask($holder, $before =~ s/^[^;]*;//sr);
-			is(heard($listener), '', 'PREPARE TRANSACTION tells nobody');
+			is(heard($listener), '', 'PREPARE TRANSACTION sends no event');
 			is(ask($watch, 'SELECT lock_sweep()') . heard($listener), '0', '... and a sweep offers nothing before COMMIT PREPARED');
 		}
 		else
@@ -238,22 +238,22 @@ foreach my $by ('first', 'sweep')
 			queue_two();
 		}
 		$how->();
-		is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', "$key: nobody could offer it");
-		is(ask($watch, try_as('stranger', $key)), 'held|One', '... it is for nobody else');
+		is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', "$key: no backend could offer the key");
+		is(ask($watch, try_as('stranger', $key)), 'held|One', '... a stranger cannot acquire it');
 		if ($by eq 'sweep')
 		{
 			ask($watch, 'SELECT lock_sweep()');
-			is(heard($listener), $event, '... a sweep offers it');
-			is(line_of($watch, $key), 'One* Two', '... to the first');
+			is(heard($listener), $event, '... a sweep offers the key');
+			is(line_of($watch, $key), 'One* Two', '... to the first in line');
 			ask($watch, 'SELECT lock_sweep()');
-			is(heard($listener), '', '... once');
+			is(heard($listener), '', '... only once');
 		}
 		passes_on($key, $by eq 'first' ? $event =~ s/,? ?offered One//r : '');
 		ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 	}
 }
 
-# A backend that is killed takes all others along.  Its lock was for the session.
+# The death of a backend ends all others.  The lock has the lifetime of its session.
 $key = 'crash';
 ask($holder, $session =~ s/KEY/$key/r);
 ask($watch, qq{SELECT lock_enqueue('$key', lower('$_'), '$_', '1 hour')}) foreach 'One', 'Two';
@@ -264,9 +264,9 @@ end($watch, $listener, $holder, $other);
 $node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
 ($watch, $listener, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Other');
 listen_to($listener, $key);
-is(ask($watch, try_as('stranger', $key)), 'held|One', '... and nobody jumps the line');
+is(ask($watch, try_as('stranger', $key)), 'held|One', '... and a stranger cannot jump the line');
 ask($watch, 'SELECT lock_sweep()');
-is(heard($listener), 'released Holder, offered One', '... a sweep offers it');
+is(heard($listener), 'released Holder, offered One', '... a sweep offers the key');
 passes_on('a crash');
 
 end($watch, $listener, $other);

@@ -1,16 +1,16 @@
 # Readers and writers that wait in one queue.
 #
-# Properties: the queue is one for both modes, in the order of arrival; readers
-# with no writer before them get in together, also where one of them stands still;
-# a reader that comes later passes no writer that waits, with or without a wait of
-# its own, but one that has the lock may keep it; who leaves the queue, in whatever
-# way, lets those behind go on; who reads and wants to write goes before others, who
-# could not write before; a second one would wait for ever and is told so at once; a
-# writer that becomes a reader lets the readers at the head of the queue in.
+# Properties: both modes have one queue, in the order of arrival; readers with no writer
+# before them get in together, also where one of them is stopped; a reader that comes later
+# passes no waiting writer, with or without a wait of its own, but a reader that has the lock
+# may keep it; when a waiter leaves the queue, in whatever way, those behind it get
+# their turn; an upgrade (a reader that converts to exclusive) goes before other waiters,
+# since its share keeps them out anyway; a second upgrade would wait for ever and is refused
+# at once; a writer that converts to shared lets the readers at the head of the queue in.
 #
-# Turns red when: readers are let in one after the other; a stream of readers
-# keeps a writer out; readers wait on behind a writer that has given up; a writer
-# is let in beside a reader; an upgrade waits in the queue behind whom it blocks.
+# Turns red when: readers get in one after the other; a stream of readers
+# keeps a writer out; readers still wait behind a writer that has given up; a writer
+# gets in beside a reader; an upgrade waits behind waiters that it blocks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -43,7 +43,7 @@ sub case
 	return;
 }
 
-# What is asked for, without a wait and with one
+# The request of a session, without a wait and with one
 sub acquire
 {
 	my ($who, $mode, $more) = @_;
@@ -71,7 +71,7 @@ sub release
 	return ask(by($who), "SELECT lock_release('$key', '$who')");
 }
 
-# Who waits, in which order, and who has the key
+# The waiters in their order, and the holders
 sub queue
 {
 	return ask($watch, "SELECT string_agg(holder || ' ' || mode, ', ' ORDER BY place) FROM lock_waiters WHERE key = '$key'");
@@ -81,7 +81,7 @@ sub holders
 	return ask($watch, "SELECT string_agg(holder || ' ' || mode, ', ' ORDER BY holder) FROM lock_status() WHERE key = '$key'");
 }
 
-# Of the sessions that wait exactly these have been granted the key.
+# These waiters have been granted the key.
 sub granted
 {
 	my ($name, $mode, @who) = @_;
@@ -97,32 +97,32 @@ wait_for("Reader $_", 'shared') for (1 .. 5);
 is(queue(), join(', ', map { "Reader $_ shared" } (1 .. 5)), 'five readers wait');
 is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE key = '$key' AND blocked_by = 'Writer'"), 5, '... for the writer');
 release('Writer');
-granted('readers get in together', 'shared', map { "Reader $_" } (1 .. 5));
+granted('readers are let in together', 'shared', map { "Reader $_" } (1 .. 5));
 is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 5)), '... and have the lock at the same time');
-is(queue(), '', '... and nobody waits');
+is(queue(), '', '... and the queue is empty');
 release("Reader $_") for (1 .. 5);
 
-case('readers behind a writer, in transactions that go on');
+case('readers behind a writer, in transactions that stay open');
 try('Writer', 'exclusive');
 ask(by("Reader $_"), 'BEGIN') for (1 .. 3);
 wait_for("Reader $_", 'shared') for (1 .. 3);
 release('Writer');
-granted('nobody has to commit for the next one', 'shared', map { "Reader $_" } (1 .. 3));
+granted('all readers are let in before any of them commits', 'shared', map { "Reader $_" } (1 .. 3));
 ask(by("Reader $_"), 'COMMIT') for (1 .. 3);
 
 SKIP:
 {
 	skip 'needs a build with AL_TEST_HOOKS', 1 unless @build;
 
-	case('a reader that stands still when it is let in');
+	case('a reader that is stopped when it is woken');
 	try('Writer', 'exclusive');
 	ask(by('Gate'), 'SELECT pg_advisory_lock(1706)');
 	ask(by('Reader 1'), q{SET atomic_lock.test_pause_at = 'woken'});
 	wait_for("Reader $_", 'shared') for (1 .. 3);
 	release('Writer');
-	granted('readers do not wait for one that stands still', 'shared', 'Reader 2', 'Reader 3');
+	granted('readers do not wait for one that is stopped', 'shared', 'Reader 2', 'Reader 3');
 	ask(by('Gate'), 'SELECT pg_advisory_unlock_all()');
-	granted('it goes on', 'shared', 'Reader 1');
+	granted('it gets in when it continues', 'shared', 'Reader 1');
 	ask(by('Reader 1'), 'RESET atomic_lock.test_pause_at');
 }
 
@@ -131,19 +131,19 @@ try('Reader 1', 'shared');
 wait_for('Writer', 'exclusive');
 is(try('Reader 2', 'shared'), 'held||Writer', 'a new reader does not pass a writer that waits');
 start(by('Reader 2'), "SELECT lock_acquire('$key', '1 hour', 'Reader 2', 'shared')");
-like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Writer, who is waiting for it\n/, '... and is told so');
+like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Writer, who is waiting for it\n/, '... and its error says so');
 is(try('Reader 2', 'shared', ", wait => '10 ms'"), 'timeout||Writer', '... nor with a short wait');
-is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire('$key', owner => 'Reader 2', mode => 'shared', lifetime => 'transaction')"), 'held|Writer', '... nor for a transaction');
+is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire('$key', owner => 'Reader 2', mode => 'shared', lifetime => 'transaction')"), 'held|Writer', '... nor with the lifetime of a transaction');
 is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire_all(ARRAY['$key', 'other'], owner => 'Reader 2', mode => 'shared')"), 'held|Writer', '... nor with a set');
-is(try('Reader 1', 'shared'), 'reacquired|shared|Reader 1', 'one that has the lock is not in the queue');
+is(try('Reader 1', 'shared'), 'reacquired|shared|Reader 1', 'a reader that has the lock may acquire it again');
 is(ask(by('Reader 1'), "SELECT lock_extend('$key', 'Reader 1') IS NOT NULL"), 't', '... and may extend it');
-is(ask(by('Reader 1'), convert('Reader 1', 'shared', '0')), 'reacquired|shared|Reader 1', '... and convert it to what it is');
+is(ask(by('Reader 1'), convert('Reader 1', 'shared', '0')), 'reacquired|shared|Reader 1', '... and convert it to its own mode');
 wait_for('Reader 2', 'shared');
 wait_for('Reader 3', 'shared');
-is(queue(), 'Writer exclusive, Reader 2 shared, Reader 3 shared', 'new readers wait behind it');
+is(queue(), 'Writer exclusive, Reader 2 shared, Reader 3 shared', 'new readers wait behind the writer');
 release('Reader 1');
 granted('the writer is first', 'exclusive', 'Writer');
-is(queue(), 'Reader 2 shared, Reader 3 shared', '... and the readers wait on');
+is(queue(), 'Reader 2 shared, Reader 3 shared', '... and the readers continue to wait');
 release('Writer');
 granted('then the readers', 'shared', 'Reader 2', 'Reader 3');
 
@@ -161,27 +161,27 @@ foreach my $end (
 	wait_for('Reader 3', 'shared');
 	$give_up->();
 	like(answer(by('Writer')), $answer, "a writer gives up: $name");
-	granted('readers behind it go on', 'shared', 'Reader 2', 'Reader 3');
-	is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... beside the one that was there');
+	granted('readers behind it get in', 'shared', 'Reader 2', 'Reader 3');
+	is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... beside the reader that was there');
 	end(delete $session{Writer}) if $name =~ /terminated/;
 }
 
-case('a queue of both');
+case('a queue of readers and writers');
 try('Writer', 'exclusive');
 wait_for('Reader 1', 'shared');
 wait_for('Reader 2', 'shared');
 wait_for('Writer 2', 'exclusive');
 wait_for('Reader 3', 'shared');
-is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive, Reader 3 shared', 'a queue of both');
+is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive, Reader 3 shared', 'readers and writers wait in the order of arrival');
 release('Writer');
-granted('the readers before the next writer', 'shared', 'Reader 1', 'Reader 2');
-is(queue(), 'Writer 2 exclusive, Reader 3 shared', '... and not the one behind it');
+granted('the readers before the next writer get in', 'shared', 'Reader 1', 'Reader 2');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', '... and not the reader behind it');
 release('Reader 1');
-is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'one of two readers goes: the writer waits');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'one of two readers releases: the writer still waits');
 release('Reader 2');
-granted('the other goes', 'exclusive', 'Writer 2');
+granted('the other one releases: the writer gets in', 'exclusive', 'Writer 2');
 release('Writer 2');
-granted('and at last', 'shared', 'Reader 3');
+granted('the last reader gets in', 'shared', 'Reader 3');
 
 case('a reader gives up');
 try('Writer', 'exclusive');
@@ -191,9 +191,9 @@ wait_for('Reader 2', 'shared');
 is(answer(by('Reader 1')), 'timeout|exclusive|Writer', 'a reader at the head of the queue gives up');
 is(queue(), 'Writer 2 exclusive, Reader 2 shared', '... and the others keep their order');
 release('Writer');
-granted('the writer', 'exclusive', 'Writer 2');
+granted('then the writer gets in', 'exclusive', 'Writer 2');
 release('Writer 2');
-granted('the reader', 'shared', 'Reader 2');
+granted('then the reader gets in', 'shared', 'Reader 2');
 
 case('an upgrade');
 try('Reader 1', 'shared');
@@ -201,37 +201,37 @@ try('Reader 2', 'shared');
 wait_for('Writer', 'exclusive');
 wait_for('Reader 3', 'shared');
 queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive'));
-is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', 'a reader that wants to write is ahead of the writers');
+is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', 'an upgrade is ahead of the writers');
 start(by('Reader 2'), convert('Reader 2', 'exclusive'));
-like(answer(by('Reader 2')), qr/^ERROR:  40P01: deadlock detected while waiting for lock "$key"\n/, 'a second one is refused at once');
+like(answer(by('Reader 2')), qr/^ERROR:  40P01: deadlock detected while waiting for lock "$key"\n/, 'a second upgrade is refused at once');
 is(try('Reader 2', 'exclusive', ", wait => '1 h'"), 'deadlock|shared|Reader 1', '... by lock_try_acquire, too');
-is(try('Reader 2', 'exclusive'), 'held|shared|Reader 1', 'without a wait it is just refused');
-is(ask(by('Reader 2'), "SELECT lock_extend('$key', 'Reader 2') IS NOT NULL"), 't', '... and may keep what it has');
+is(try('Reader 2', 'exclusive'), 'held|shared|Reader 1', 'without a wait the answer is held');
+is(ask(by('Reader 2'), "SELECT lock_extend('$key', 'Reader 2') IS NOT NULL"), 't', '... and the reader may extend its share');
 is(try('Reader 4', 'shared'), 'held||Reader 1', 'a new reader is refused');
-is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', '... none of which has changed the queue');
+is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', '... and the queue is as before');
 release('Reader 2');
-granted('the upgrade', 'exclusive', 'Reader 1');
-is(queue(), 'Writer exclusive, Reader 3 shared', '... and the others wait on');
-is(ask(by('Reader 1'), convert('Reader 1', 'shared')), 'acquired|shared|Reader 1', 'it is a reader again');
-is(queue(), 'Writer exclusive, Reader 3 shared', '... which lets no reader in that is behind a writer');
+granted('the upgrade gets in', 'exclusive', 'Reader 1');
+is(queue(), 'Writer exclusive, Reader 3 shared', '... and the others continue to wait');
+is(ask(by('Reader 1'), convert('Reader 1', 'shared')), 'acquired|shared|Reader 1', 'it converts back to shared');
+is(queue(), 'Writer exclusive, Reader 3 shared', '... which lets no reader in behind a writer');
 release('Reader 1');
-granted('the writer', 'exclusive', 'Writer');
+granted('then the writer gets in', 'exclusive', 'Writer');
 release('Writer');
-granted('the reader', 'shared', 'Reader 3');
+granted('then the reader gets in', 'shared', 'Reader 3');
 
 case('an upgrade gives up');
 try('Reader 1', 'shared');
 try('Reader 2', 'shared');
 queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive', '700 ms'));
 wait_for('Reader 3', 'shared');
-like(answer(by('Reader 1')), qr/^ERROR:  55P03: timed out waiting for lock "$key", which is held by Reader 2\n/, 'an upgrade gives up');
-granted('a reader behind it goes on', 'shared', 'Reader 3');
-is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... and all of them have it');
+like(answer(by('Reader 1')), qr/^ERROR:  55P03: timed out waiting for lock "$key", which is held by Reader 2\n/, 'the wait of an upgrade times out');
+granted('a reader behind it gets in', 'shared', 'Reader 3');
+is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... and all three share the key');
 queue_up($watch, by('Reader 2'), convert('Reader 2', 'exclusive'));
 release('Reader 1');
-is(queue(), 'Reader 2 exclusive', 'now another one may wait to write, for all of the others');
+is(queue(), 'Reader 2 exclusive', 'now another reader may wait for its upgrade');
 release('Reader 3');
-granted('the upgrade', 'exclusive', 'Reader 2');
+granted('the upgrade gets in when the others have released', 'exclusive', 'Reader 2');
 
 case('a writer becomes a reader');
 try('Writer', 'exclusive');
@@ -239,35 +239,35 @@ wait_for('Reader 1', 'shared');
 wait_for('Reader 2', 'shared');
 wait_for('Writer 2', 'exclusive');
 ask(by('Writer'), 'BEGIN; ' . convert('Writer', 'shared'));
-is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive', 'a writer becomes a reader: nobody gets in before it commits');
+is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive', 'a writer becomes a reader: no other reader gets in before the commit');
 ask(by('Writer'), 'COMMIT');
 granted('readers at the head of the queue get in', 'shared', 'Reader 1', 'Reader 2');
 is(queue(), 'Writer 2 exclusive', '... and the writer waits');
 release($_) for ('Writer', 'Reader 1', 'Reader 2');
-granted('until all have gone', 'exclusive', 'Writer 2');
+granted('... until all readers have released', 'exclusive', 'Writer 2');
 
 case('readers that have not committed');
 ask(by("Reader $_"), 'BEGIN; ' . acquire("Reader $_", 'shared')) for (1, 2);
 wait_for('Writer', 'exclusive');
 is(ask($watch, "SELECT blocking_pid IN (" . pid(by('Reader 1')) . ', ' . pid(by('Reader 2')) . ") FROM lock_waiters WHERE key = '$key'"), 't', 'a writer waits for an unfinished reader');
-is(try('Reader 3', 'shared'), 'held||Writer', 'a new reader does not pass it');
+is(try('Reader 3', 'shared'), 'held||Writer', 'a new reader does not pass the writer');
 ask(by('Reader 1'), 'ROLLBACK');
 ask(by('Reader 2'), 'COMMIT');
-is(queue(), 'Writer exclusive', 'one is undone, the other commits: the writer waits');
+is(queue(), 'Writer exclusive', 'one reader is rolled back, the other commits: the writer still waits');
 release('Reader 2');
-granted('released', 'exclusive', 'Writer');
+granted('the reader that committed has released', 'exclusive', 'Writer');
 
 case('readers of all lifetimes');
 try('Reader 1', 'shared');
 ask(by('Reader 2'), "SELECT lock_acquire('$key', owner => 'Reader 2', mode => 'shared', holder => 'Reader 2', lifetime => 'session')");
 ask(by('Reader 3'), "BEGIN; SELECT lock_acquire('$key', owner => 'Reader 3', mode => 'shared', holder => 'Reader 3', lifetime => 'transaction')");
-is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), 'readers of all lifetimes are seen');
+is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), 'lock_status shows readers of all lifetimes');
 is(ask($watch, "SELECT string_agg(lifetime || ' ' || coalesce(pid::text, ''), ', ' ORDER BY holder) FROM lock_status() WHERE key = '$key'"),
 	'lease , session ' . pid(by('Reader 2')) . ', transaction ' . pid(by('Reader 3')), '... with the processes they are bound to');
 wait_for('Writer', 'exclusive');
 release('Reader 1');
 ask(by('Reader 3'), 'COMMIT');
-is(queue(), 'Writer exclusive', 'two of three have gone: the writer waits');
+is(queue(), 'Writer exclusive', 'two of three readers have gone: the writer still waits');
 end(delete $session{'Reader 2'});
 granted('the session has ended', 'exclusive', 'Writer');
 release('Writer');
@@ -279,32 +279,32 @@ wait_for('Writer 2', 'exclusive');
 wait_for('Reader 2', 'shared');
 is(queue(), 'Reader 1 shared, Writer 2 exclusive, Reader 2 shared', 'a set waits in the queue of the key in the way');
 is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = " . pid(by('Reader 1'))), 1, '... and in no other');
-is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other')"), 'pending', '... with a claim on the key before');
+is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other')"), 'pending', '... with a claim on the key before that one');
 is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other', mode => 'shared')"), 'acquired', '... that readers may share');
 release('Writer');
-is(answer(by('Reader 1')), "b $key|acquired\n$key|acquired\nz $key|acquired", 'it gets all of its keys');
+is(answer(by('Reader 1')), "b $key|acquired\n$key|acquired\nz $key|acquired", 'the set gets all of its keys');
 is(queue(), 'Writer 2 exclusive, Reader 2 shared', '... before those behind it');
 release('Reader 1');
-granted('the writer', 'exclusive', 'Writer 2');
+granted('then the writer gets in', 'exclusive', 'Writer 2');
 release('Writer 2');
-granted('the reader', 'shared', 'Reader 2');
+granted('then the reader gets in', 'shared', 'Reader 2');
 
-case('readers that run out');
+case('readers whose leases expire');
 ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
 my $until = ask(by('Reader 2'), "SELECT expires_at FROM lock_acquire('$key', '1500 ms', 'Reader 2', 'shared', holder => 'Reader 2')");
 queue_up($watch, by('Writer'), "SELECT acquired_at >= '$until' FROM lock_acquire('$key', '1 hour', 'Writer', wait => '1 h')");
 release('Reader 1');
-is(answer(by('Writer')), 't', 'the last reader runs out, and is not the one that would have lasted longest');
+is(answer(by('Writer')), 't', 'a writer gets in when the lease of the last reader expires, also if another one would have lasted longer');
 release('Writer');
 ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
 $until = ask(by('Reader 2'), "SELECT expires_at FROM lock_acquire('$key', '1 s', 'Reader 2', 'shared', holder => 'Reader 2')");
 queue_up($watch, by('Reader 1'), "SELECT clock_timestamp() >= '$until', mode FROM lock_convert('$key', 'Reader 1', wait => '1 h')");
-is(answer(by('Reader 1')), 't|exclusive', 'an upgrade waits for a reader that runs out');
+is(answer(by('Reader 1')), 't|exclusive', 'an upgrade gets in when the lease of the other reader expires');
 release('Reader 1');
 ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
 wait_for('Writer', 'exclusive');
 ask(by('Reader 1'), "SELECT lock_extend('$key', 'Reader 1', '200 ms')");
-granted('a reader makes its lease shorter', 'exclusive', 'Writer');
+granted('a reader shortens its lease: the writer gets in', 'exclusive', 'Writer');
 
 case('readers without a row');
 foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'release')
@@ -312,25 +312,25 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'release')
 	ask(by($_), "BEGIN; SAVEPOINT s; SELECT lock_acquire('$key', owner => '$_', mode => 'shared', holder => '$_', lifetime => 'transaction')") for ('Reader 1', 'Reader 2');
 	wait_for('Writer', 'exclusive');
 	ask(by('Reader 1'), 'ROLLBACK');
-	is(queue(), 'Writer exclusive', 'one of two readers goes: the writer waits');
+	is(queue(), 'Writer exclusive', 'one of two readers is rolled back: the writer still waits');
 	ask(by('Reader 2'), $end eq 'release' ? "SELECT lock_release('$key', 'Reader 2'); COMMIT" : $end);
-	granted("the last reader without a row goes by $end", 'exclusive', 'Writer');
+	granted("the last reader without a row ends by $end", 'exclusive', 'Writer');
 	ask(by('Reader 2'), 'COMMIT') if $end eq 'ROLLBACK TO s';
 	release('Writer');
 }
 
-case('what a set lets go of');
+case('a set that gives up its keys');
 ask(by('Reader 1'), "SELECT lock_acquire('z $key', '1 hour', 'Reader 1', 'shared')");
 queue_up($watch, by('Reader 2'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'Reader 2', wait => '1500 ms')");
 wait_for('Writer', 'exclusive');
-is(answer(by('Reader 2')), "z $key|timeout", 'a set gives up');
-granted('who waits for a key before goes on', 'exclusive', 'Writer');
+is(answer(by('Reader 2')), "z $key|timeout", 'the wait of a set times out');
+granted('a waiter for a key that the set had claimed gets in', 'exclusive', 'Writer');
 release('Writer');
 queue_up($watch, by('Reader 2'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'Reader 2', wait => '1 h')");
 wait_for('Writer', 'exclusive');
 ask($watch, 'SELECT pg_cancel_backend(' . pid(by('Reader 2')) . ')');
-like(answer(by('Reader 2')), qr/^ERROR:  57014/, 'a set is canceled');
-granted('who waits for a key before goes on', 'exclusive', 'Writer');
+like(answer(by('Reader 2')), qr/^ERROR:  57014/, 'a set is cancelled');
+granted('a waiter for a key that the set had claimed gets in', 'exclusive', 'Writer');
 release('Writer');
 ask(by('Reader 1'), "SELECT lock_release('z $key', 'Reader 1')");
 
@@ -338,7 +338,7 @@ case('one owner in several sessions');
 try('Reader 1', 'shared');
 wait_for('Writer', 'exclusive');
 ask(by('Reader 1'), "SELECT lock_transfer('$key', 'Reader 1', 'Writer', 'Writer')");
-granted('what is in the way is handed over to who waits for it', 'exclusive', 'Writer');
+granted('the share in the way is transferred to the waiter', 'exclusive', 'Writer');
 release('Writer');
 try('Writer', 'exclusive');
 wait_for('Reader 1', 'shared');
@@ -346,37 +346,37 @@ queue_up($watch, by('Reader 2'), acquire('Reader 1', 'shared', ", wait => '1 h'"
 queue_up($watch, by('Reader 3'), acquire('Reader 1', 'exclusive', ", wait => '1 h'"));
 wait_for('Reader 4', 'shared');
 release('Writer');
-# Whoever of the first two looks first; the other may look when the third has got on.
+# One of the first two looks first; the other may look after the third has converted.
 like(join(' ', sort map { answer(by($_)) } ('Reader 1', 'Reader 2')),
 	qr/^acquired\|shared\|Reader 1 reacquired\|(shared|exclusive)\|Reader 1$/, 'two waits of one owner: one holding');
-is(answer(by('Reader 3')), 'acquired|exclusive|Reader 1', 'one that wants to write has become an upgrade');
+is(answer(by('Reader 3')), 'acquired|exclusive|Reader 1', 'the third, exclusive wait has become an upgrade');
 is(holders(), 'Reader 1 exclusive', '... of the one holding');
 release('Reader 1');
-granted('and those behind', 'shared', 'Reader 4');
+granted('then the next owner gets in', 'shared', 'Reader 4');
 release('Reader 4');
 try('Reader 1', 'shared');
 wait_for('Writer', 'exclusive');
 queue_up($watch, by('Reader 2'), "SELECT status, mode, holder FROM lock_try_acquire('$key', '1 hour', 'Reader 2', wait => '1 h')");
 ask(by('Reader 1'), "SELECT lock_transfer('$key', 'Reader 1', 'Reader 2', 'Reader 2')");
-is(answer(by('Reader 2')), 'acquired|exclusive|Reader 2', 'an owner that is handed over what it wants to write goes before those who came earlier');
-is(queue(), 'Writer exclusive', '... who wait on');
+is(answer(by('Reader 2')), 'acquired|exclusive|Reader 2', 'an exclusive waiter that receives a share is an upgrade, and goes before waiters that came earlier');
+is(queue(), 'Writer exclusive', '... which continue to wait');
 release('Reader 2');
-granted('and get it then', 'exclusive', 'Writer');
+granted('... and get in afterwards', 'exclusive', 'Writer');
 
-case('a writer that is forced out, and one that takes over');
+case('a writer that is forced out, and readers that are robbed');
 try('Writer', 'exclusive');
 wait_for('Reader 1', 'shared');
 wait_for('Reader 2', 'shared');
 wait_for('Writer 2', 'exclusive');
 ask($watch, "SELECT force_release('$key', 'test')");
-granted('a writer is forced out', 'shared', 'Reader 1', 'Reader 2');
+granted('a writer is forced out: the readers get in', 'shared', 'Reader 1', 'Reader 2');
 wait_for('Reader 3', 'shared');
 ask($watch, "SELECT lock_steal('$key', 'thief', 'test')");
-is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'readers are robbed: the queue stays');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'readers are robbed: the queue is as before');
 ask($watch, "SELECT lock_release('$key', 'thief')");
-granted('in its order', 'exclusive', 'Writer 2');
+granted('the queue is served in its order', 'exclusive', 'Writer 2');
 release('Writer 2');
-granted('in its order', 'shared', 'Reader 3');
+granted('the queue is served in its order', 'shared', 'Reader 3');
 
 # Two sets in opposite order, many times
 my $sets = q{DO $$ BEGIN FOR i IN 1..50 LOOP PERFORM lock_acquire_all(ARRAY[KEYS], '1 hour', 'OWNER', i_mode, '1 h') FROM (SELECT CASE i % 3 WHEN 0 THEN 'shared' ELSE 'exclusive' END AS i_mode) m;
@@ -395,12 +395,12 @@ queue_up($watch, by('Reader 1'), "SELECT status FROM lock_try_acquire('$key b', 
 queue_up($watch, by('Reader 2'), "SELECT status FROM lock_try_acquire('$key a', '1 hour', 'Reader 2', wait => '1 h')");
 poll($watch, 'SELECT count(*) = 1 FROM lock_waiters');
 my $victim = ask($watch, q{SELECT holder FROM lock_waiters}) eq 'Reader 1' ? 'Reader 2' : 'Reader 1';
-is(answer(by($victim)), 'deadlock', "two who read what the other wants to write: one of them ($victim) is refused");
+is(answer(by($victim)), 'deadlock', "two readers that want to write each other's key: one of them ($victim) is refused");
 ask(by($victim), "SELECT lock_release_all('$victim')");
 ask(by('Reader 3'), "SELECT lock_release_all('Reader 3')");
-is(answer(by($victim eq 'Reader 1' ? 'Reader 2' : 'Reader 1')), 'acquired', '... and the other goes on');
+is(answer(by($victim eq 'Reader 1' ? 'Reader 2' : 'Reader 1')), 'acquired', '... and the other gets its key');
 
-is(ask($watch, 'SELECT count(*) FROM lock_waiters'), 0, 'at the end nobody waits');
+is(ask($watch, 'SELECT count(*) FROM lock_waiters'), 0, 'at the end the queue is empty');
 end($watch, values %session);
 $node->stop;
 done_testing();

@@ -1,17 +1,18 @@
-# What listeners are told in any encoding, which roles may listen, and how soon a key is
-# offered that nobody could offer at once.
+# Events in databases of any encoding, roles that may listen, and how soon a key is
+# offered when no commit could offer it at once.
 #
-# Properties: a payload is ASCII, whatever is in keys, labels, messages and names, in
-# databases of any encoding, and a listener whose encoding lacks a character hears it and
-# stays connected; a role that a policy leaves out gets no channel, unless it may see all;
-# a place that another role renews stays on the account of the role that took it; a session
-# that reads tables without indexes does not jump an offer; where a transaction takes a
-# place while the key is let go of, or one that holds the key is rolled back, or offers
-# lapse one after the other, the key is offered soon, without a sweep that is due.
+# Properties: a payload is ASCII, whatever keys, labels, messages and names contain, in
+# databases of any encoding, and a listener whose encoding lacks a character receives it and
+# stays connected; a role that a policy excludes gets no channel, unless it may monitor;
+# a ticket that another role renews still counts for the role that took it; a session
+# that reads tables without indexes does not jump an offer; the key is offered soon,
+# long before a sweep is due, where a ticket is taken beside an uncommitted release, where
+# the holder is rolled back, and where offers lapse one after the other.
 #
-# Turns red when: payloads are in the encoding of the database; lock_channel does not ask
-# policies; a renewal changes the role of a place; rows are read in the order in which they
-# come; nobody looks after both a place and a release; nobody wakes the launcher.
+# Turns red when: payloads are in the encoding of the database; lock_channel ignores
+# policies; a renewal changes the role of a ticket; rows are read in physical order; a
+# ticket and a release that commit at the same time lead to no offer; the launcher is not
+# woken.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,7 +27,7 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('told');
 $node->init;
-# The launcher sweeps each database when the server has started, and then hardly ever.
+# The launcher sweeps each database when the server has started, and then once an hour.
 $node->append_conf(
 	'postgresql.conf', q{
 shared_preload_libraries = 'atomic_lock'
@@ -40,7 +41,7 @@ $node->start;
 $node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE ROLE u1; CREATE ROLE u2; CREATE ROLE mon; SELECT lock_grant_access(r, 'user') FROM unnest(ARRAY['u1', 'u2']::regrole[]) r; SELECT lock_grant_access('mon', 'monitor')});
 
 #
-# Encodings.  Texts are bytes in hex, and what JSON has of them
+# Encodings.  Each case has a text as bytes in hex, and as JSON escapes.
 #
 foreach my $case (
 	[ 'UTF8', 'e282acf09f9880', '\u20ac\ud83d\ude00' ],
@@ -65,9 +66,9 @@ foreach my $case (
 	my ($payload) = $heard =~ /with payload "(.*)" received/;
 	$payload //= "nothing: $heard";
 	is(scalar(() = $payload =~ /[^\x20-\x7e]/g), 0, "$encoding: the payload is ASCII");
-	is(scalar(() = $payload =~ /"\Q$json\E"/g), 3, '... key, label and message are in it') or diag($payload);
+	is(scalar(() = $payload =~ /"\Q$json\E"/g), 3, '... it contains key, label and message') or diag($payload);
 	is(eval { JSON::PP->new->decode($payload)->{event} }, 'asked', '... and it is JSON');
-	is(reply($listener, 'SELECT 1'), '1', '... the listener is connected');
+	is(reply($listener, 'SELECT 1'), '1', '... the listener is still connected');
 	end($listener, $me);
 }
 
@@ -90,8 +91,8 @@ ask($holder, q{SELECT lock_acquire(k, '1 hour', 'holder') FROM unnest(ARRAY['qa'
 is(told($holder, q{SELECT 1}), '1', 'keys of one role');
 ask($other, q{SET ROLE u1; SELECT lock_enqueue(k, 'mine') FROM unnest(ARRAY['qa', 'qb']) k});
 ask($holder, q{SELECT lock_enqueue(k, 'mine') FROM unnest(ARRAY['qa', 'qb']) k; RESET ROLE});
-is(ask($watch, q{SELECT string_agg(role, ' ') FROM lock_queue}), 'u1 u1', 'places that another role renews are of who took them');
-is(told($other, q{SELECT lock_acquire('qc')}), '53400', '... whose account is full');
+is(ask($watch, q{SELECT string_agg(role, ' ') FROM lock_queue}), 'u1 u1', 'tickets that another role renews count for the role that took them');
+is(told($other, q{SELECT lock_acquire('qc')}), '53400', '... whose quota is used up');
 ask($other, 'RESET ROLE');
 ask($watch, q{TRUNCATE app_lock, app_lock_queue; SELECT lock_drop_policy('q')});
 
@@ -100,27 +101,27 @@ ask($watch, q{TRUNCATE app_lock, app_lock_queue; SELECT lock_drop_policy('q')});
 #
 ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 ask($watch, q{SELECT lock_enqueue('k', lower(l), l, '1 hour') FROM unnest(ARRAY['One', 'Two']) l});
-# The row of the first comes last.
+# A renewal puts the row of the first in line last.
 ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
 ask($holder, q{SELECT lock_release('k', 'holder')});
 {
 	local $ENV{PGOPTIONS} = '-c ignore_system_indexes=on';
 	my $rough = session($node, 'Rough');
 	is(ask($rough, 'SHOW ignore_system_indexes'), 'on', 'a session that reads without indexes');
-	is(ask($rough, try_as($_, 'k')), 'held|One', "... does not jump the line as $_") foreach 'stranger', 'two';
-	is(line_of($rough, 'k'), 'One* Two', '... and sees the same');
+	is(ask($rough, try_as($_, 'k')), 'held|One', "... cannot jump the line as $_") foreach 'stranger', 'two';
+	is(line_of($rough, 'k'), 'One* Two', '... and sees the same line');
 	end($rough);
 }
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
 #
-# What nobody could offer at once
+# Keys that no commit could offer at once
 #
-# A place that is written while the key is let go of: whoever commits last offers it.
+# A ticket is written while the key is released: the later commit makes the offer.
 ask($holder, q{SELECT lock_acquire('late', '1 hour', 'holder')});
 ask($other, q{BEGIN; SELECT lock_enqueue('late', 'one', 'One', '1 hour')});
 ask($holder, q{SELECT lock_release('late', 'holder')});
-is(line_of($watch, 'late'), '', 'a place that is not committed when the key is let go of');
+is(line_of($watch, 'late'), '', 'a ticket that is not committed when the key is released');
 ask($other, 'COMMIT');
 is(line_of($watch, 'late'), 'One*', '... is offered the key by its own commit');
 
@@ -133,13 +134,13 @@ ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE key = 'k' AND offere
 is(heard_soon($listener), 'offered One', '... and the first in line hears it');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
-# Offers that nobody takes
+# Offers that lapse
 ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 ask($watch, qq{SELECT lock_enqueue('k', '$_', '$_', '1 ms')}) foreach 'a', 'b', 'c';
 ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
 ask($holder, q{SELECT lock_release('k', 'holder')});
-ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'the fourth gets the key behind three that do not answer');
-is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and nobody is in line');
+ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'three offers lapse, and the fourth in line gets the key');
+is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and the line is empty');
 
 end($watch, $listener, $holder, $other);
 $node->stop;

@@ -1,18 +1,19 @@
-# One line for a key: those who wait in a call, and those whose places need no connection.
+# One order for a key: waiters in a call, and tickets, which need no connection.
 #
-# Properties: who came first gets the key first, whichever way it waits; who waits in a
-# call and has a place comes where the place is, though it called later; nobody who is in
-# line, or has left, makes a waiter sleep any longer; a transaction that shares a key lets
-# nobody past a waiter, except in place of who released a share in it; lock_queue and lock_enqueue count
-# those who wait before; a waiter behind an offer is let in at its end, without a sweep;
-# places are known after a restart, before anybody has looked.
+# Properties: the first to come gets the key first, whether it waits or has a ticket; a
+# waiter whose owner has a ticket has the position of the ticket, though it called later; a
+# ticket in line, or one that was left, delays no waiter; a transaction that shares a key
+# lets no sharer past a waiter, except in place of a share that it has released;
+# lock_queue and lock_enqueue count the waiters before a ticket; a waiter behind an offer gets
+# the key when the offer ends, without a sweep; tickets are known after a restart, before any
+# session has looked.
 #
-# Turns red when: waiters come before all places, or behind all of them; a waiter with a
-# place joins the queue as the last; a waiter is not woken when the place before it goes;
+# Turns red when: waiters come before all tickets, or behind all of them; a waiter with a
+# ticket joins the queue as the last; a waiter is not woken when the ticket before it goes;
 # a key that is shared counts as taken, or one share that is released as many;
-# after a restart a key with places is thought to have none.
+# after a restart a key with tickets counts as one without.
 #
-# Where there is no shared memory, see iso_line_wait.
+# iso_line_wait shows the same without shared memory.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,10 +23,10 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Others pass a waiter that has not run for a second, or here for an hour.
+# Others pass a waiter that has not run for a second; here it is an hour.
 my $node = PostgreSQL::Test::Cluster->new('line', @build);
 $node->init;
-# No sweep: what is offered is offered by those who let go of a key.
+# No sweep: only sessions that release a key make offers.
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\nlog_statement = none\n");
 $node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
 $node->start;
@@ -33,7 +34,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 
 my ($watch, $ann, $bob, $cid, $dan) = map { session($node, $_) } qw(Watch Ann Bob Cid Dan);
 
-# Who is in line, waiters by "=": the places that lock_waiters and lock_queue tell
+# The line: the positions that lock_queue shows, which also count waiters
 sub line
 {
 	my ($key) = @_;
@@ -44,61 +45,61 @@ sub enter { my ($psql, $key, $owner, $more) = @_; return ask($psql, "SELECT stat
 sub release { my ($psql, $key, $owner) = @_; return ask($psql, "SELECT lock_release('$key', '$owner')") }
 sub wait_for { my ($psql, $key, $owner, $more) = @_; return queue_up($watch, $psql, "SELECT status FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '5 min'" . ($more // '') . ')') }
 
-# In the order of arrival: Bob waits, Cid has a place, Dan waits
+# In the order of arrival: Bob waits, Cid has a ticket, Dan waits.
 take($ann, 'order', 'ann');
 wait_for($bob, 'order', 'bob');
-is(enter($cid, 'order', 'cid'), 'queued|2', 'a place behind one who waits');
+is(enter($cid, 'order', 'cid'), 'queued|2', 'a ticket behind one waiter');
 wait_for($dan, 'order', 'dan');
-is(enter($watch, 'order', 'eve', q{, 'Eve', '1 hour'}), 'queued|4', '... and one behind a place and two who wait');
+is(enter($watch, 'order', 'eve', q{, 'Eve', '1 hour'}), 'queued|4', '... and one behind a ticket and two waiters');
 is(line('order'), '2 Cid, 4 Eve', 'lock_queue counts both');
-is(ask($watch, q{SELECT queued, waiters FROM lock_status('order')}), '2|2', 'lock_status tells them apart');
+is(ask($watch, q{SELECT queued, waiters FROM lock_status('order')}), '2|2', 'lock_status counts them separately');
 release($ann, 'order', 'ann');
-is(answer($bob), 'acquired', 'who waits and came first gets the key');
-is(line('order'), '1 Cid, 3 Eve', '... and it is offered to nobody');
-is(take($ann, 'order', 'ann'), 'held', '... nor had by another');
+is(answer($bob), 'acquired', 'the waiter that came first gets the key');
+is(line('order'), '1 Cid, 3 Eve', '... and no ticket has an offer');
+is(take($ann, 'order', 'ann'), 'held', '... and another owner is refused');
 release($bob, 'order', 'bob');
-is(line('order'), '1 Cid (offered), 3 Eve', 'then the place has its turn');
-ok(is_waiting($watch, $dan), '... and who came later waits on');
+is(line('order'), '1 Cid (offered), 3 Eve', 'then the key is offered to the ticket');
+ok(is_waiting($watch, $dan), '... and the later waiter continues to wait');
 is(ask($watch, q{SELECT holder, state, waiters, longest_wait > '0' FROM lock_activity WHERE key = 'order'}), 'Cid|offered|1|t', '... as lock_activity shows');
-is(take($cid, 'order', 'cid'), 'acquired', '... until it has had the key');
+is(take($cid, 'order', 'cid'), 'acquired', '... the owner of the ticket acquires the key');
 release($cid, 'order', 'cid');
-is(answer($dan), 'acquired', '... and is next');
+is(answer($dan), 'acquired', '... then the waiter acquires it');
 release($dan, 'order', 'dan');
-is(line('order'), '1 Eve (offered)', '... before the last place');
+is(line('order'), '1 Eve (offered)', '... then the last ticket has an offer');
 
-# Who waits in a call and has a place comes where the place is.
+# A waiter whose owner has a ticket has the position of the ticket.
 take($ann, 'own', 'ann');
 enter($bob, 'own', 'bob');
 enter($cid, 'own', 'cid');
 wait_for($dan, 'own', 'dan');
 wait_for($cid, 'own', 'cid');
 wait_for($bob, 'own', 'bob');
-is(ask($watch, q{SELECT string_agg(holder, ', ' ORDER BY place) FROM lock_waiters WHERE key = 'own'}), 'Bob, Cid, Dan', 'they stand in the order of their places');
+is(ask($watch, q{SELECT string_agg(holder, ', ' ORDER BY place) FROM lock_waiters WHERE key = 'own'}), 'Bob, Cid, Dan', 'waiters stand in the order of their tickets');
 release($ann, 'own', 'ann');
-is(answer($bob), 'acquired', 'the first place is first, though it called last');
+is(answer($bob), 'acquired', 'the first ticket is first, though its owner called last');
 release($bob, 'own', 'bob');
-is(answer($cid), 'acquired', '... then the second');
+is(answer($cid), 'acquired', '... then the second ticket');
 release($cid, 'own', 'cid');
-is(answer($dan), 'acquired', '... then who has none');
-is(line('own'), '', 'nobody is in line any more');
+is(answer($dan), 'acquired', '... then the waiter without a ticket');
+is(line('own'), '', 'the line is empty');
 
-# Nobody passes a waiter, because the place behind which that came is gone.
+# A waiter keeps its position when the ticket before it is given up.
 take($ann, 'late', 'ann');
 enter($cid, 'late', 'cid');
 wait_for($dan, 'late', 'dan');
 ask($cid, q{SELECT lock_leave('late', 'cid')});
 wait_for($bob, 'late', 'bob');
-is(ask($watch, q{SELECT string_agg(holder, ', ' ORDER BY place) FROM lock_waiters WHERE key = 'late'}), 'Dan, Bob', 'a waiter who came behind a place that was left since');
+is(ask($watch, q{SELECT string_agg(holder, ', ' ORDER BY place) FROM lock_waiters WHERE key = 'late'}), 'Dan, Bob', 'a waiter that came behind a ticket that was given up since');
 release($ann, 'late', 'ann');
-is(answer($dan), 'acquired', '... is first');
+is(answer($dan), 'acquired', '... gets the key first');
 release($dan, 'late', 'dan');
-is(answer($bob), 'acquired', '... before who came afterwards');
+is(answer($bob), 'acquired', '... before a waiter that came afterwards');
 
-# The place before a waiter goes.
+# The ticket before a waiter goes.
 foreach my $how (
-	[ 'is left', q{SELECT lock_leave('KEY', 'cid')} ],
+	[ 'is given up', q{SELECT lock_leave('KEY', 'cid')} ],
 	[ 'is used, and the key released', q{SELECT lock_acquire('KEY', '1 hour', 'cid'); SELECT lock_release('KEY', 'cid')} ],
-	[ 'is used, and that is rolled back, and left', q{BEGIN; SELECT lock_acquire('KEY', '1 hour', 'cid'); ROLLBACK; SELECT lock_leave('KEY', 'cid')} ],
+	[ 'is used, which is rolled back, and given up', q{BEGIN; SELECT lock_acquire('KEY', '1 hour', 'cid'); ROLLBACK; SELECT lock_leave('KEY', 'cid')} ],
 	[ 'loses its offer', '', q{, offer => '200 ms'} ],
 	[ 'expires', '', q{, offer => '200 ms', keep => '200 ms'} ])
 {
@@ -112,51 +113,51 @@ foreach my $how (
 		wait_for($dan, $key, 'dan', ", mode => '$mode'");
 		release($ann, $key, 'ann') if $mode eq 'exclusive';
 		ask($cid, $sql =~ s/KEY/$key/gr) if $sql ne '' && $mode eq 'exclusive';
-		is(answer($dan), $mode eq 'exclusive' ? 'acquired' : 'reacquired', "a waiter behind a place that $name, $mode");
+		is(answer($dan), $mode eq 'exclusive' ? 'acquired' : 'reacquired', "a waiter behind a ticket that $name, $mode");
 	}
-	is(line($key), '', '... of which nothing is left');
+	is(line($key), '', '... the line is empty');
 	release($dan, $key, 'dan');
-	is(take($ann, $key, 'ann'), 'acquired', '... and then the key is free for all');
+	is(take($ann, $key, 'ann'), 'acquired', '... and then the key is free for another owner');
 }
 
-# Who shares a key lets nobody past a waiter.
+# A holder of a share lets no other sharer past a waiter.
 my $share = q{SELECT status, CASE WHEN acquired THEN '' ELSE holder END FROM lock_try_acquire('shared', '1 hour', 'OWNER', 'shared')};
 sub share { my ($psql, $owner) = @_; return ask($psql, $share =~ s/OWNER/$owner/r) }
 share($ann, 'ann');
 share($cid, 'cid');
 wait_for($bob, 'shared', 'bob');
-is(share($dan, 'dan'), 'held|Bob', 'who wants to share a key does not pass who waits for it');
+is(share($dan, 'dan'), 'held|Bob', 'a sharer does not pass a waiter');
 foreach my $has (q{SELECT lock_assert('shared', 'ann')}, q{SELECT lock_extend('shared', 'ann')})
 {
 	ask($ann, "BEGIN; $has");
 	is(share($ann, 'dan'), 'held|Bob', "... nor in a transaction that has called it: $has");
-	is(ask($ann, q{SELECT lock_release('shared', 'ann')}) . ' ' . share($ann, 'dan') . ' ' . share($ann, 'eve'), 't acquired| held|Bob', '... except for one in place of the one that it has released');
+	is(ask($ann, q{SELECT lock_release('shared', 'ann')}) . ' ' . share($ann, 'dan') . ' ' . share($ann, 'eve'), 't acquired| held|Bob', '... except for one owner in place of the share that it has released');
 	ask($ann, 'ROLLBACK');
 }
-ok(is_waiting($watch, $bob), '... who waits on');
+ok(is_waiting($watch, $bob), '... the waiter still waits');
 release($ann, 'shared', 'ann');
 release($cid, 'shared', 'cid');
-is(answer($bob), 'acquired', '... until all have released it');
+is(answer($bob), 'acquired', '... and gets the key when all have released it');
 release($bob, 'shared', 'bob');
 ask($ann, 'BEGIN');
 is(share($ann, 'ann'), 'acquired|', 'a transaction shares a free key');
 wait_for($bob, 'shared', 'bob');
-is(share($ann, 'dan'), 'held|Bob', '... and lets nobody past who waits for it since');
+is(share($ann, 'dan'), 'held|Bob', '... and lets no sharer past a waiter that has come since');
 ask($ann, 'ROLLBACK');
-is(answer($bob), 'acquired', '... and has the key when it is rolled back');
+is(answer($bob), 'acquired', '... which gets the key when the transaction is rolled back');
 release($bob, 'shared', 'bob');
 
-# Nobody waits for those in line, nor do these for anybody.
+# Calls that take or give up tickets neither wait for others in line nor are in their way.
 take($ann, 'busy', 'ann');
 enter($bob, 'busy', 'bob');
 ask($ann, q{BEGIN; SELECT lock_release('busy', 'ann')});
 ask($bob, q{BEGIN; SELECT status FROM lock_enqueue('busy', 'bob', offer => '1 hour')});
 is(ask($cid, q{SET lock_timeout = '1ms'; SELECT status, place FROM lock_enqueue('busy', 'cid', offer => '1 hour'); SELECT lock_leave('busy', 'cid'); SELECT status, place FROM lock_enqueue('busy', 'cid', offer => '1 hour'); RESET lock_timeout}),
-	"queued|2\nt\nqueued|2", 'beside two unfinished transactions others take and leave places');
+	"queued|2\nt\nqueued|2", 'beside two unfinished transactions others take and give up tickets');
 ask($ann, 'COMMIT');
-is(line('busy'), '1 Bob (offered), 2 Cid', '... the release is committed, and offers the key');
+is(line('busy'), '1 Bob (offered), 2 Cid', '... the commit of the release offers the key');
 ask($bob, 'ROLLBACK');
-is(line('busy'), '1 Bob (offered), 2 Cid', '... to a place whose renewal is rolled back');
+is(line('busy'), '1 Bob (offered), 2 Cid', '... to a ticket whose renewal is rolled back');
 
 # After a restart
 take($ann, 'kept', 'ann');
@@ -166,11 +167,11 @@ release($ann, 'kept', 'ann');
 end($ann, $bob, $cid, $dan, $watch);
 $node->restart;
 ($watch, $ann, $bob, $cid) = map { session($node, $_) } qw(Watch Ann Bob Cid);
-is(take($ann, 'kept', 'ann'), 'held', 'after a restart nobody jumps the line');
-is(line('kept'), '1 Bob (offered), 2 Cid', '... of which all is known');
-is(take($bob, 'kept', 'bob'), 'acquired', '... the offer stands');
+is(take($ann, 'kept', 'ann'), 'held', 'after a restart a stranger cannot jump the line');
+is(line('kept'), '1 Bob (offered), 2 Cid', '... tickets and offer are the same');
+is(take($bob, 'kept', 'bob'), 'acquired', '... the offer is valid');
 release($bob, 'kept', 'bob');
-is(line('kept'), '1 Cid (offered)', '... and the next one follows');
+is(line('kept'), '1 Cid (offered)', '... and the key is then offered to the next ticket');
 
 end($watch, $ann, $bob, $cid);
 $node->stop;

@@ -1,20 +1,19 @@
-# No wake-up is lost, and none is wasted: waiting with what hides it taken away.
+# No wake-up is lost, and none is wasted: waits in a build that hides neither.
 #
-# In a build with AL_TEST_HOOKS the second after which a waiter looks again by
-# itself becomes an hour here, no sweep runs, and nobody looks for deadlocks, so that a
-# lost wake-up is a wait that does not end; and a waiter can be held up between its
-# wake-up and its look.  AL_HANDOVERS in the environment is the number of
-# hand-overs between two sessions.
+# In a build with AL_TEST_HOOKS a waiter looks again by itself after an hour here instead of
+# a second, no sweep runs, and no search for deadlocks, so a lost wake-up is a wait that
+# does not end; and the test can stop a waiter between its wake-up and its look.
+# AL_HANDOVERS in the environment is the number of hand-overs between two sessions.
 #
 # Properties: every end of a holding wakes the first in the queue, after it is
-# visible; one that is woken and leaves, or leaves its turn to look when the
-# lease ends, passes that on; a release wakes one of 200 waiters, and what
-# leaves the key held wakes none; sleeping costs nothing.
+# visible; a waiter that was woken and leaves passes the wake-up on, and one that looks when
+# the lease ends passes that duty on; a release wakes one of 200 waiters, and calls that
+# leave the key held wake no waiter; sleeping costs nothing.
 #
-# Turns red when: the wake-up comes before the commit, or not at all after an
+# Turns red when: the wake-up comes before the commit, or is missing after an
 # abort, a savepoint, or a claim that was dropped; it is lost between look and
-# sleep; a lease that ends meanwhile is slept over; a cancelled waiter keeps its
-# wake-up; everybody is woken.
+# sleep; a waiter sleeps beyond a lease that ends meanwhile; a cancelled waiter keeps its
+# wake-up; all waiters are woken.
 
 use strict;
 use warnings FATAL => 'all';
@@ -51,7 +50,7 @@ my @waiters = map { session($node, "Waiter $_") } (1 .. 4);
 my ($one, $two, $three, $four) = @waiters;
 is(ask($watch, q{SHOW atomic_lock.test_sleep_cap}), '1h', 'a build with hooks');
 
-# How often a backend has gone to sleep; nothing where that cannot be known
+# How often a backend has gone to sleep; undef where /proc does not say
 sub sleeps
 {
 	my ($pid) = @_;
@@ -88,19 +87,19 @@ sub waiting_and_release
 }
 
 #
-# Every end of a holding wakes.
+# Every end of a holding wakes the waiter.
 #
 $holder = play_endings($node, $holder, $one, $two,
 	sub { queue_up($watch, $one, waiting($_[0], 'waiter')) },
 	sub { is(answer($one), 'acquired', "woken: $_[0]") });
 
-# A key that is closed for a while after its lease has run out
+# A key that is closed for a while after its lease has expired
 ask($holder, q{SELECT lock_acquire('k', '200 ms', 'holder')});
 queue_up($watch, $one, q{SET atomic_lock.lock_delay = '300 ms'; } . waiting('k', 'one'));
 is(answer($one), 'acquired', 'woken: the end of atomic_lock.lock_delay');
 ask($one, q{RESET atomic_lock.lock_delay; SELECT lock_release('k', 'one')});
 
-# Not before the commit: one that looks all the time does not get it.
+# A waiter that looks every millisecond does not get the key before the commit.
 ask($one, q{SET atomic_lock.test_sleep_cap = '1 ms'});
 ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 queue_up($watch, $one, waiting('k', 'one') =~ s/SELECT/SELECT acquired_at,/r);
@@ -110,14 +109,14 @@ SKIP:
 	skip 'no /proc', 1 unless $has_proc;
 	my $before = sleeps(pid($one));
 	usleep(1000) while sleeps(pid($one)) < $before + 50;
-	ok(is_waiting($watch, $one), 'nobody gets what is not committed, however often they look');
+	ok(is_waiting($watch, $one), 'a waiter does not get a key whose release is not committed, however often it looks');
 }
 my $moment = ask($holder, 'SELECT clock_timestamp(); COMMIT');
-like(my $granted = answer($one), qr/\|acquired$/, '... but when it is');
+like(my $granted = answer($one), qr/\|acquired$/, '... but after the commit');
 is(ask($watch, "SELECT '" . $granted =~ s/\|.*//r . "'::timestamptz >= '$moment'"), 't', '... not before');
 ask($one, q{RESET atomic_lock.test_sleep_cap; SELECT lock_release('k', 'one')});
 
-# A claim that is given back: somebody met it who can have the key now.
+# A call drops a claim that it does not need: a waiter that met the claim can have the key now.
 foreach my $way ('release', 'extend')
 {
 	my $drops = $way eq 'release' ? q{SELECT lock_try_release('k', 'holder')} : q{SELECT lock_try_extend('k', 'holder') IS NULL};
@@ -127,19 +126,19 @@ foreach my $way ('release', 'extend')
 	poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = @{[pid($two)]}");
 	queue_up($watch, $one, waiting('k', 'one'));
 	settle(pid($one));
-	kill 'STOP', pid($two);		# it will have the claim, and not know
+	kill 'STOP', pid($two);		# it will get the claim while it is stopped
 	ask($holder, 'COMMIT');
 	settle(pid($one));			# it has looked, and met the claim
 	is(ask($watch, 'SELECT blocking_pid FROM lock_waiters'), pid($two), "$way: the claim is in the way");
 	kill 'CONT', pid($two);
-	is(answer($two), $way eq 'release' ? 'already_released' : 't', '... is not needed');
-	is(answer($one), 'acquired', '... and whoever met it is woken when it is given back');
+	is(answer($two), $way eq 'release' ? 'already_released' : 't', '... the call does not need it');
+	is(answer($one), 'acquired', '... and the waiter that met the claim is woken when it is dropped');
 	ask($two, 'COMMIT');
 	ask($one, q{SELECT lock_release('k', 'one')});
 }
 
 #
-# One that leaves without the key passes on what it was woken for.
+# A waiter that leaves without the key passes its wake-up on.
 #
 my $pause = 'pg_advisory_lock(1706)';
 foreach my $kind ('cancel', 'terminate', 'statement_timeout')
@@ -162,14 +161,14 @@ foreach my $kind ('cancel', 'terminate', 'statement_timeout')
 			ask($watch, "SELECT pg_${kind}_backend(" . pid($victim) . ')');
 		}
 		like(answer($victim), $kind eq 'terminate' ? qr/57P01/ : qr/57014/, "$kind $transaction of a waiter that was woken");
-		is(answer($two), "acquired\nreleased", '... lets the next have its turn');
+		is(answer($two), "acquired\nreleased", '... the next waiter gets the key');
 		ask($holder, 'SELECT pg_advisory_unlock_all()');
-		is(ask($watch, q{SELECT lock_holder('k') IS NULL, count(*) FROM lock_waiters}), 't|0', '... and keeps nothing');
+		is(ask($watch, q{SELECT lock_holder('k') IS NULL, count(*) FROM lock_waiters}), 't|0', '... and no waiter or lease is left');
 		end($victim);
 	}
 }
 
-# ... one after the other
+# Two waiters leave, one after the other.
 ask($_, q{SET atomic_lock.test_pause_at = 'woken'}) for ($one, $two);
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $waiters[$_], waiting_and_release('k', "waiter $_")) for (0 .. 3);
@@ -179,14 +178,13 @@ foreach my $victim ($one, $two)
 {
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($victim));
 	ask($watch, 'SELECT pg_cancel_backend(' . pid($victim) . ')');
-	like(answer($victim), qr/57014/, 'one woken waiter after the other is cancelled');
+	like(answer($victim), qr/57014/, 'two woken waiters are cancelled one after the other');
 }
-is(answer($_), "acquired\nreleased", '... those behind get the key') for ($three, $four);
+is(answer($_), "acquired\nreleased", '... those behind them get the key') for ($three, $four);
 ask($holder, 'SELECT pg_advisory_unlock_all()');
 ask($_, 'RESET atomic_lock.test_pause_at') for ($one, $two);
 
-# One that is woken while somebody leases the key anew and shortly, without
-# being known to have looked
+# A waiter is woken, and does not know yet that the key has got a new, short lease.
 ask($one, q{SET atomic_lock.test_pause_at = 'woken'});
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $one, waiting_and_release('k', 'one'));
@@ -195,20 +193,20 @@ ask($holder, q{SELECT lock_release('k', 'holder')});
 poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
 ask($watch, q{SELECT lock_steal('k', 'thief', 'test', '500 ms')});
 ask($holder, 'SELECT pg_advisory_unlock_all()');
-is(answer($one), "acquired\nreleased", 'one that finds the key leased anew, waits for the end of that');
+is(answer($one), "acquired\nreleased", 'a woken waiter that finds a new lease gets the key when that ends');
 ask($one, 'RESET atomic_lock.test_pause_at');
 
-# One that has looked, and does not sleep yet, when the lease becomes a short one
+# A waiter has looked, and does not sleep yet, when the lease is shortened.
 ask($one, q{SET atomic_lock.test_pause_at = 'before-sleep'});
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
 ask($watch, q{SELECT lock_extend('k', 'holder', '500 ms')});
 ask($holder, 'SELECT pg_advisory_unlock_all()');
-is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
+is(answer($one), "acquired\nreleased", 'a lease is shortened while the waiter is about to sleep');
 ask($one, 'RESET atomic_lock.test_pause_at');
 
-# The first waiter leaves before anything has happened.  This wakes the next waiter, which
+# The first waiter leaves while the key is held.  This wakes the next waiter, which
 # becomes the first.
 foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 {
@@ -239,14 +237,14 @@ foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 	settle(pid($two));
 	cmp_ok(sleeps(pid($two)), '>', $before, "$kind: the next in the queue looks") if $has_proc;
 	ask($holder, q{SELECT lock_release('k', 'holder'), lock_release_all('victim')});
-	is(answer($two), "acquired\nreleased", '... and is let in');
-	is(answer($three), "acquired\nt", '... as is another') if $kind eq 'deadlock';
+	is(answer($two), "acquired\nreleased", '... and gets the key');
+	is(answer($three), "acquired\nt", '... and a waiter for the key of the victim gets that') if $kind eq 'deadlock';
 	end($victim);
 }
-is(ask($watch, q{SELECT lock_release_all('victim'), (SELECT count(*) FROM lock_waiters)}), '0|0', '... nobody is left');
+is(ask($watch, q{SELECT lock_release_all('victim'), (SELECT count(*) FROM lock_waiters)}), '0|0', '... no waiter or lease is left');
 
-# From then on it also looks when the lease ends: without that, it sleeps for an hour.  The
-# lease is long enough to outlast the one that leaves.
+# From then on the next waiter also looks when the lease ends: otherwise it would sleep for an
+# hour.  The lease is long enough to outlast the waiter that leaves.
 for (my ($lease, $lasts) = (1, 0); !$lasts && $lease < 1000; $lease *= 2)
 {
 	ask($holder, "SELECT lock_acquire('k', '$lease s', 'holder')");
@@ -258,7 +256,7 @@ for (my ($lease, $lasts) = (1, 0); !$lasts && $lease < 1000; $lease *= 2)
 	is(answer($two), "acquired\nreleased", 'the next in the queue looks when the lease ends');
 }
 
-# One that got it, and gives it back by a rollback
+# A waiter gets the key, and a rollback gives it back.
 foreach my $undo ('ROLLBACK', 'ROLLBACK TO s', 'SELECT 1 / 0')
 {
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
@@ -270,7 +268,7 @@ foreach my $undo ('ROLLBACK', 'ROLLBACK TO s', 'SELECT 1 / 0')
 	settle(pid($two));
 	start($one, $undo);
 	answer($one);
-	is(answer($two), "acquired\nreleased", "... undone by $undo, goes to the next");
+	is(answer($two), "acquired\nreleased", "... undone by $undo: the next waiter gets the key");
 	ask($one, 'ROLLBACK');
 }
 
@@ -293,10 +291,10 @@ SKIP:
 	my $woken = sub { return scalar grep { (sleeps($_) // -1) != $before{$_} } @pids };
 
 	ask($holder, q{SELECT lock_extend('herd', 'holder', '2 hours')});
-	is(ask($holder, q{SELECT status FROM lock_try_acquire('herd', owner => 'other')}), 'held', 'extended, and refused');
-	is(ask($holder, q{BEGIN; SELECT lock_release('herd', 'holder'); ROLLBACK; SELECT locked FROM lock_status('herd')}), "t\nt", '... nearly released');
+	is(ask($holder, q{SELECT status FROM lock_try_acquire('herd', owner => 'other')}), 'held', 'the lease is extended, and another owner refused');
+	is(ask($holder, q{BEGIN; SELECT lock_release('herd', 'holder'); ROLLBACK; SELECT locked FROM lock_status('herd')}), "t\nt", '... a release is rolled back');
 	settle(@pids);
-	cmp_ok($woken->(), '<=', 1, '... what leaves the key held wakes nobody, or only the first, who may have met the claim');
+	cmp_ok($woken->(), '<=', 1, '... calls that leave the key held wake no waiter, except perhaps the first, which may have met the claim');
 	$before{ $pids[0] } = sleeps($pids[0]);
 
 	foreach my $n (1 .. 3)
@@ -304,14 +302,14 @@ SKIP:
 		$n == 1 ? ask($holder, q{SELECT lock_release('herd', 'holder')}) : ask($watch, q{SELECT force_release('herd', 'test')});
 		poll($watch, "SELECT lock_holder('herd') IS NOT NULL AND count(*) = 200 - $n FROM lock_waiters");
 		shift @pids;
-		is(ask($watch, 'SELECT pid FROM lock_waiters WHERE place = 1'), $pids[0], '... the first in the queue has it');
+		is(ask($watch, 'SELECT pid FROM lock_waiters WHERE place = 1'), $pids[0], '... the first in the queue has got the key');
 		settle(@pids);
 		is($woken->(), 0, "... and release $n wakes none of the other " . @pids);
 	}
 }
 ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM lock_waiters');
 $herd->finish;
-is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM lock_status())}), '0|1', 'all cancelled at once: nobody waits, one has it')
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM lock_status())}), '0|1', 'all waiters are cancelled at once: the queue is empty, one owner has the key')
   or diag($output);
 ask($watch, q{SELECT force_release('herd', 'test')});
 
@@ -337,11 +335,11 @@ sub run_pgbench
 		IPC::Run::run([ 'pgbench', '-n', '-c', $clients, '-j', 1, '-t', $transactions, @files, $node->connstr('postgres') ],
 			'<', \undef, '>', \$out, '2>', \$err, $limit);
 	};
-	ok($ok && $err !~ /abort|error/i, "$name: none hangs") or diag($@ || $err);
+	ok($ok && $err !~ /abort|error/i, "$name: no session hangs") or diag($@ || $err);
 	note $out;
 	my $left = session($node, 'Left');
 	poll($left, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'load'});
-	is(ask($left, q{SELECT count(*) FROM lock_waiters}), '0', '... and nobody is left');
+	is(ask($left, q{SELECT count(*) FROM lock_waiters}), '0', '... and the queue is empty');
 	ask($left, 'TRUNCATE app_lock');
 	end($left);
 	return;
@@ -355,18 +353,17 @@ my $give = "SELECT lock_release('hot', $mine);\n";
 run_pgbench("$handovers hand-overs between two", 2, int($handovers / 2), plain => "$take$give");
 run_pgbench('hand-overs among five', 5, 400, plain => "$take$give");
 
-# Leases that nobody gives back
-run_pgbench('leases that run out', 4, 300,
+# Leases that end by expiry only
+run_pgbench('leases that expire', 4, 300,
 	short => $take_short);
 
-# Everything at once, while others are cancelled; what is refused is in the
-# nature of things.
+# All kinds of ends at once, while other waiters are cancelled; refusals are expected.
 append_to_file($node->basedir . '/canceled.sql', join('', map { 'SET statement_timeout = ' . (1 + $_ % 5) . ";
 SELECT lock_acquire('hot', '1 hour', 'canceled', wait => '1 h'), lock_release('hot', 'canceled');
 " } (1 .. 500)));
 my @canceled;
 {
-	local $ENV{PGAPPNAME} = 'load';		# it is waited for, too
+	local $ENV{PGAPPNAME} = 'load';		# so that its end is awaited, too
 	push @canceled, IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $node->basedir . '/canceled.sql' ],
 		'<', \undef, '>', $node->basedir . "/canceled-$_.out", '2>&1') for (1, 2);
 }

@@ -1,8 +1,10 @@
 /*-------------------------------------------------------------------------
  *
- * queue.c
+ * tickets.c
  *		lock_channel(), lock_ask(), lock_enqueue(), lock_leave(), lock_queue(): events, and
  *		waiting without a connection.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  *
  * Locking rules: those of lease/enqueue.c.
  *
@@ -29,8 +31,8 @@
 #include "lease/report.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 #include "table/catalog.h"
 #include "table/events.h"
 #include "table/tickets.h"
@@ -45,7 +47,7 @@ AL_FUNCTION(atomic_lock_channel)
 	text	   *channel;
 
 	al_key_arg(fcinfo, 0, &key);
-	/* Payloads tell more than lock_status(key) does. */
+	/* Payloads show more than lock_status(key). */
 	if (!al_is_monitor())
 		al_terms_admit(&key);
 	channel = cstring_to_text(al_event_channel(&key));
@@ -53,7 +55,7 @@ AL_FUNCTION(atomic_lock_channel)
 	PG_RETURN_TEXT_P(channel);
 }
 
-/* lock_ask(key, message): how many hold the key, all of whom are told */
+/* lock_ask(key, message): notify the holders of the key, and return their number */
 AL_FUNCTION(atomic_lock_ask)
 {
 	Relation	rel = al_open_for_writing("lock_ask()");
@@ -82,7 +84,7 @@ AL_FUNCTION(atomic_lock_ask)
 	PG_RETURN_INT32(more);
 }
 
-/* A duration that is at most max_ttl of the key; 0 for NULL */
+/* A duration in microseconds, at most max_ttl of the key; 0 for NULL */
 static int64
 duration_arg(FunctionCallInfo fcinfo, int argno, const char *name, const AlKey *key)
 {
@@ -106,7 +108,7 @@ enum
 	COLUMNS
 };
 
-/* lock_enqueue(key, owner, holder, offer, keep): the key, or a place in line */
+/* lock_enqueue(key, owner, holder, offer, keep): a lease, or a ticket */
 AL_FUNCTION(atomic_lock_enqueue)
 {
 	Relation	rel = al_open_for_writing("lock_enqueue()");
@@ -117,7 +119,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	int64		keep;
 	AlResult	result;
 	AlTicket	ticket;
-	int			place = 0;
+	int			position = 0;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 	TimestampTz expires_at;
@@ -131,15 +133,16 @@ AL_FUNCTION(atomic_lock_enqueue)
 	if (keep == 0)
 		keep = Min(DEFAULT_KEEP, al_policy_value(key.name, AL_MAX_TTL));
 
-	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &place);
+	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &position);
 	if (!al_is_granted(&result) && ticket.number == 0)
 		al_raise(&key, &result);
+	Assert(ticket.number == 0 || position > 0);
 	table_close(rel, NoLock);
 
 	expires_at = ticket.number != 0 ? ticket.expires_at : result.holding.expires_at;
 	holder = result.outcome == AL_QUEUED ? cstring_to_text(result.first) : result.holding.holder;
 	values[STATUS] = CStringGetTextDatum(ticket.number != 0 ? "queued" : al_status_word(&result));
-	values[PLACE] = Int32GetDatum(place);
+	values[PLACE] = Int32GetDatum(position);
 	values[KEY] = PointerGetDatum(al_string_text(key.name));
 	values[EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	values[TTL_REMAINING] = al_interval_datum(expires_at == DT_NOEND ? 0 : expires_at - GetCurrentTimestamp());
@@ -154,7 +157,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* lock_leave(key, owner): had the owner a place in line? */
+/* lock_leave(key, owner): whether the owner had a ticket */
 AL_FUNCTION(atomic_lock_leave)
 {
 	Relation	rel = al_open_for_writing("lock_leave()");
@@ -169,7 +172,7 @@ AL_FUNCTION(atomic_lock_leave)
 	PG_RETURN_BOOL(has_left);
 }
 
-/* lock_queue(): a row for each ticket that is valid, in the order of keys and places */
+/* lock_queue(): a row for each valid ticket, in the order of keys and positions */
 AL_FUNCTION(atomic_lock_queue)
 {
 	enum
@@ -180,7 +183,7 @@ AL_FUNCTION(atomic_lock_queue)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlKey		key = {.hash = 0};
-	int			place = 0;
+	int			position = 0;
 	ListCell   *cell;
 
 	PreventCommandIfParallelMode("lock_queue()");
@@ -196,10 +199,10 @@ AL_FUNCTION(atomic_lock_queue)
 		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
 		{
 			al_key_init(&key, ticket->key);
-			place = 0;
+			position = 0;
 		}
 		values[Q_KEY] = PointerGetDatum(al_string_text(key.name));
-		values[Q_PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
+		values[Q_PLACE] = Int32GetDatum(++position + al_waiters_count_before(&key, ticket->number));
 		values[Q_HOLDER] = PointerGetDatum(ticket->holder);
 		nulls[Q_ROLE] = role == NULL;
 		values[Q_ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;

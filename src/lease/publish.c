@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * record.c
- *		What is to be told of holdings that begin and end.
+ * publish.c
+ *		Publishing the end of holdings.
  *
- * Model: a verb that ends a holding says so here once, and here is decided who is told:
- * the history (table/history.c), listeners (table/events.c), and who is next in line
- * (lease/line.c).  A holding with the lifetime of a transaction ends with the commit.
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: a verb that ends a holding calls al_publish_end() once, which passes the end on to
+ * history (table/history.c), listeners (table/events.c), and line (lease/line.c), where they
+ * need it.  A holding with the lifetime of a transaction ends with the commit.
  *
  * Locking rules: those of the three files.  The caller has the claim under which the
  * holding ends.
@@ -22,15 +24,15 @@
 #include "base/key.h"
 #include "base/policy.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* The word of the event that tells of an end; NULL: none does, since the owner stays */
+/* The word of the event for an end; NULL: no event, since the owner still holds the key */
 static const char *
 word_of(AlEndedBy ended_by)
 {
@@ -45,15 +47,14 @@ word_of(AlEndedBy ended_by)
 		[AL_ENDED_TRANSACTION] = "released"
 	};
 
+	Assert((int) ended_by >= 0 && (int) ended_by < (int) lengthof(words));
 	return words[ended_by];
 }
 
-/*
- * A holding ended, as it was before.  The reason is that of an administrator, or NULL.
- */
+/* Publish the end of a holding, given as it was before; "reason": an administrator's, or NULL */
 void
-al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
-			  AlEndedBy ended_by, const text *reason)
+al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+			   AlEndedBy ended_by, const text *reason)
 {
 	const char *word;
 	bool		is_ticketed = !al_tickets_none() && al_tickets_any();
@@ -61,11 +62,11 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
 		ended_by != AL_ENDED_TRANSFERRED)
 		al_claimed_freed(key->hash, 1);
-	/* Almost always there is nobody to be told. */
+
 	if (!al_policy_any() && !is_ticketed)
 		return;
 	word = word_of(al_history_cause(holding, ended_by));
-	/* A session that could do so has told of its end; see lease/session_end.c. */
+	/* A lease without ttl was ended by its session, which sent the event (session_end.c). */
 	if (ended_by == AL_ENDED_EXPIRED && holding->lifetime == AL_LEASE && holding->ttl == 0)
 		word = NULL;
 	al_history_end(key, holding, at, ended_by);
@@ -82,34 +83,34 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 }
 
 /*
- * A transaction is about to commit or to be prepared: what it holds without a row ends,
- * those who are next in line are offered what it has let go of, and listeners are told.
+ * A transaction is about to commit or to be prepared: publish the end of its holdings without
+ * a row, offer the keys that it has freed, and send events.
  */
 void
-al_record_commit(bool is_prepared)
+al_publish_commit(bool is_prepared)
 {
 	bool		has_ends;
 	ListCell   *cell;
 
-	/* Almost always there is nobody to be told. */
+
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
 		return;
-	has_ends = al_held_count() > 0 && (al_policy_any() || al_tickets_any());
+	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
 
-	/* It may have dropped the extension. */
+	/* The transaction may have dropped the extension. */
 	if ((has_ends || al_line_has_let_go()) && al_is_installed())
 	{
-		/* The last statement's snapshot has gone. */
+		/* The last statement's snapshot no longer exists. */
 		PushActiveSnapshot(GetTransactionSnapshot());
-		foreach(cell, has_ends ? al_held_mine(NULL) : NIL)
+		foreach(cell, has_ends ? al_tx_mine(NULL) : NIL)
 		{
 			const AlHolding *holding = lfirst(cell);
 			AlKey		key;
 
 			al_key_init(&key, holding->key);
-			al_record_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
+			al_publish_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
 		}
-		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
+		/* A prepared transaction may roll back, so it offers nothing; a sweep will. */
 		if (!is_prepared)
 			al_line_commit();
 		else if (al_line_has_let_go())
@@ -120,9 +121,9 @@ al_record_commit(bool is_prepared)
 		al_events_commit();
 }
 
-/* The transaction is over. */
+
 void
-al_record_forget(void)
+al_publish_forget(void)
 {
 	al_line_forget();
 	al_events_forget();

@@ -1,37 +1,40 @@
 /*-------------------------------------------------------------------------
  *
- * queue.c
+ * waiters.c
  *		The queue of waiters: join, sleep, wake.
  *
- * Model: anyone who waits for a key joins its queue, first come, first served.  A
- * wake-up is not a grant.  It only makes the waiter look at the row again, and only
- * the row and the claim decide.  A waiter joins, looks, and then sleeps.  Those who
- * change a key make the change visible, give back the claim, and then look for
- * waiters.  So no wake-up is lost.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * Only the first waiter is woken, and only the first may take the key, with three
- * exceptions.  An owner who was just given the key may also wait for it on another
- * connection; that waiter may take it from any place.  A waiter that would share the
- * key with any number of others is open, and counts as first if all before it are open.
- * A waiter that converts its shared holding to exclusive goes before all others, who
- * cannot have the key earlier.
+ * Model: step 4 in atomic_lock.h.  A wake-up is not a grant: it only makes the waiter
+ * look at the row again, and the row and the claim decide.
+ *
+ * 1. A waiter joins the queue of the key, first come, first served.
+ * 2. It looks at the row.  If the key is not free, it sleeps.
+ * 3. A transaction that changes the key makes the change visible, gives back the claim,
+ *	  and only then looks for waiters.  So a waiter either sees the change in step 2 or
+ *	  is woken, and no wake-up is lost.
+ * 4. A woken waiter continues with step 2, until it has the key or gives up, and leaves.
+ * 5. A first waiter that leaves without the key wakes the next one.  If it takes the key
+ *	  exclusively, the end of its transaction wakes the next one.  If it takes a share, it
+ *	  wakes the next one at once, provided that one can share the key too.
+ *
+ * Only the first waiter is woken and may take the key, with three exceptions.  A waiter
+ * whose owner has meanwhile got the key on another connection may take it from any
+ * position.  A waiter that would share the key with any number of others is open, and
+ * counts as first if all before it are open.  A waiter that converts its share to
+ * exclusive precedes all others, which cannot have the key before that share ends.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
- * lease in its way, at its own deadline, and after one second at the latest, since
- * some ends wake nobody, such as COMMIT PREPARED.  A commit that leaves the key held
- * beyond that moment need not wake the waiter.  A waiter that has been due for more
- * than a second does not run, perhaps because it was stopped.  It is passed over
- * until it runs.
- *
- * A first waiter that leaves without the key wakes the next one.  If it leaves with the
- * key, the end of its transaction does that, unless it shares the key: then it wakes the
- * next one at once, if there is room for that one.
+ * lease in its way, at its own deadline, and after one second at the latest, since some
+ * ends wake no waiter, such as COMMIT PREPARED.  A commit that leaves the key held beyond
+ * that time need not wake the waiter.  A waiter that has been due for more than a second
+ * does not run, perhaps because it was stopped.  It is passed over until it runs.
  *
  * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
  * to 100 ms, in no order.
  *
  * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket
- * or over the slots, but never over anything that may raise, allocate or sleep.  In
+ * or over the slots, and never while something may raise, allocate or sleep.  In
  * another backend's slot, only "due", "woken" and the links may be changed.  The
  * number of waiters in a bucket is also read without the lock.
  *
@@ -48,12 +51,13 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 #ifdef AL_TEST_HOOKS
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
@@ -61,6 +65,7 @@
 #define LONGEST_SLEEP	INT64CONST(1000000)
 #endif
 
+/* All in microseconds */
 #define PASSED_OVER_AFTER	LONGEST_SLEEP
 #define SHORTEST_PAUSE		INT64CONST(5000)
 #define LONGEST_PAUSE		INT64CONST(100000)
@@ -68,10 +73,10 @@
 typedef struct Slot
 {
 	AlWaiter	waiter;
-	pg_atomic_uint32 woken;		/* others set it, the waiter clears it */
-	pg_atomic_uint32 sweeping;	/* process id while it sweeps; or 0 */
-	bool		asleep;			/* or about to sleep; it has looked */
-	bool		behind_claim;	/* a claim is in its way, not a lease */
+	pg_atomic_uint32 woken;		/* 1: woken; set by others, cleared by the waiter */
+	pg_atomic_uint32 sweeping;	/* its process id while it sweeps; or 0 */
+	bool		asleep;			/* it has looked, and sleeps or is about to */
+	bool		behind_claim;	/* when asleep: a claim is in its way, not a lease */
 	int			previous;		/* in the bucket; -1: none */
 	int			next;
 } Slot;
@@ -87,7 +92,7 @@ typedef struct Bucket
 
 typedef struct Queue
 {
-	LWLock		lock;			/* for everything but the atomics */
+	LWLock		lock;			/* for everything except the atomics */
 	uint64		last_id;
 	Bucket		buckets[BUCKETS];
 	Slot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
@@ -97,7 +102,7 @@ StaticAssertDecl(sizeof(Slot) <= 1500, "a slot must stay small");
 
 static Queue *queue = NULL;		/* until this process attaches */
 static Slot *my_slot = NULL;	/* while waiting in a queue */
-static int64 next_pause;		/* while waiting without one */
+static int64 next_pause;		/* microseconds, while waiting without a queue */
 
 static void
 init_queue(void *memory)
@@ -117,15 +122,16 @@ init_queue(void *memory)
 	}
 }
 
-const AlShmemPart al_queue_part = {offsetof(Queue, slots), sizeof(Slot), init_queue, (void **) &queue};
+const AlShmemPart al_waiters_part = {offsetof(Queue, slots), sizeof(Slot), init_queue, (void **) &queue};
 
 static Bucket *
 bucket_of(uint64 hash)
 {
+	Assert(queue != NULL);
 	return &queue->buckets[hash % BUCKETS];
 }
 
-/* Does a waiter want to share its key with any number of others? */
+/* Would a waiter share its key with any number of others? */
 static bool
 is_open(const Slot *slot)
 {
@@ -138,7 +144,6 @@ waits_for(const Slot *slot, uint64 hash)
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
 
-/* The key that a waiter waits for; its name points into the waiter. */
 AlKey
 al_waiter_key(const AlWaiter *waiter)
 {
@@ -147,7 +152,7 @@ al_waiter_key(const AlWaiter *waiter)
 	return key;
 }
 
-/* The owner that it waits for, in the waiter; empty if that is not generated yet. */
+/* Points into the waiter; empty if the owner is not generated yet */
 AlString
 al_waiter_owner(const AlWaiter *waiter)
 {
@@ -156,24 +161,25 @@ al_waiter_owner(const AlWaiter *waiter)
 	return owner;
 }
 
-/* Does a waiter for the key's hash wait for this key? */
+/* Does a waiter for a key with the same hash wait for this key? */
 static bool
 waits_for_key(const Slot *slot, const AlKey *key)
 {
 	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
 }
 
-/* Has the waiter not run for too long?  Then the others must not wait for it. */
+/* Has a waiter not run for too long?  Then the others must not wait for it. */
 static bool
 is_passed_over(const Slot *slot, int64 now)
 {
 	return now - slot->waiter.due > PASSED_OVER_AFTER;
 }
 
-/* The first waiter for a hash from this slot on, in order; -1 at the end */
+/* The first waiter for a hash from a slot on, in order; -1 at the end.  The lock is held. */
 static int
 next_waiter(int slot, uint64 hash)
 {
+	Assert(LWLockHeldByMe(&queue->lock));
 	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
 		slot = queue->slots[slot].next;
 	return slot;
@@ -184,8 +190,8 @@ next_waiter(int slot, uint64 hash)
 		 i = next_waiter(queue->slots[i].next, hash))
 
 /*
- * Put a slot into its bucket: an upgrade first, and others last.  Only one that has a
- * ticket comes before those who arrived after that.
+ * Put a slot into its bucket: an upgrade first, a waiter with a ticket before those that
+ * arrived after the ticket, and others last.  The lock is held exclusively.
  */
 static void
 link_slot(Slot *slot)
@@ -194,6 +200,8 @@ link_slot(Slot *slot)
 	AlKey		key = al_waiter_key(&slot->waiter);
 	int			number = slot - queue->slots;
 
+	Assert(LWLockHeldByMeInMode(&queue->lock, LW_EXCLUSIVE));
+	Assert(number >= 0 && number < MaxBackends);
 	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
 	for (int i = slot->waiter.has_ticket ? next_waiter(bucket->first, slot->waiter.hash) : -1;
 		 i >= 0 && slot->next < 0; i = next_waiter(queue->slots[i].next, slot->waiter.hash))
@@ -214,11 +222,14 @@ link_slot(Slot *slot)
 	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
 }
 
+/* Take a slot out of its bucket, and clear the owner.  The lock is held exclusively. */
 static void
 unlink_slot(Slot *slot)
 {
 	Bucket	   *bucket = bucket_of(slot->waiter.hash);
 
+	Assert(LWLockHeldByMeInMode(&queue->lock, LW_EXCLUSIVE));
+	Assert(slot->waiter.id != 0 && pg_atomic_read_u32(&bucket->waiters) > 0);
 	if (slot->previous >= 0)
 		queue->slots[slot->previous].next = slot->next;
 	else
@@ -232,13 +243,12 @@ unlink_slot(Slot *slot)
 	explicit_bzero(slot->waiter.owner, sizeof(slot->waiter.owner));
 }
 
-/*
- * Wake the waiters of an owner who has the key by now.  A waiter whose owner only
- * has the same hash looks, and sleeps again.  The lock is held exclusively.
- */
+/* Wake the waiters of an owner that now has the key.  The lock is held exclusively. */
 static void
 wake_owner(uint64 hash, uint64 owner_hash)
 {
+	Assert(LWLockHeldByMeInMode(&queue->lock, LW_EXCLUSIVE));
+	Assert(owner_hash != 0);
 	FOR_EACH_WAITER(i, hash)
 	{
 		Slot	   *slot = &queue->slots[i];
@@ -252,9 +262,9 @@ wake_owner(uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first waiter for a key.  If it is open, wake all open waiters before the
- * first other one.  A sleeper who looks again by "held_until" anyway is not
- * woken, unless a claim is in its way.  The lock is held exclusively.
+ * Wake the first waiter for a key.  If it is open, wake all open waiters before the first
+ * other one.  A sleeping waiter that looks again by "held_until" (of al_monotonic_now())
+ * anyway is not woken, unless a claim is in its way.  The lock is held exclusively.
  */
 static void
 wake_first(uint64 hash, int64 held_until)
@@ -262,6 +272,7 @@ wake_first(uint64 hash, int64 held_until)
 	int64		now = al_monotonic_now();
 	bool		among_open = false;
 
+	Assert(LWLockHeldByMeInMode(&queue->lock, LW_EXCLUSIVE));
 	FOR_EACH_WAITER(i, hash)
 	{
 		Slot	   *slot = &queue->slots[i];
@@ -285,12 +296,9 @@ wake_first(uint64 hash, int64 held_until)
 	}
 }
 
-/*
- * Wake the first waiter unless it is open.  The claim that was given back was in the way
- * of other waiters only, and was perhaps that of an open waiter itself.
- */
+/* As al_waiters_wake(), for a claim that was not in the way of open waiters */
 void
-al_queue_wake_strict(uint64 hash)
+al_waiters_wake_strict(uint64 hash)
 {
 	int64		now;
 
@@ -300,6 +308,7 @@ al_queue_wake_strict(uint64 hash)
 	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
 		return;
 
+	Assert(!LWLockHeldByMe(&queue->lock));
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	FOR_EACH_WAITER(i, hash)
@@ -314,22 +323,23 @@ al_queue_wake_strict(uint64 hash)
 }
 
 /*
- * Wake the first waiter for a key that is held until a moment (0: not known, perhaps
- * free), and the waiters of the owner (0: none) who may have it now.  The change
- * must be visible, and the claim gone.  Raises nothing.
+ * Wake the first waiter for a key that is held until "held_until" (0: not known, perhaps
+ * free), and the waiters of the owner that may have it now (0: none).  The change must be
+ * visible, and the claim must have been given back.  Raises nothing.
  */
 void
-al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
+al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
 	int64		until = PG_INT64_MIN;
 
 	if (queue == NULL)
 		return;
-	/* A waiter joins, then looks at the row; we did the reverse. */
+	/* A waiter joins, then looks at the row; we changed the row, then look for waiters. */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
 		return;
 
+	Assert(!LWLockHeldByMe(&queue->lock));
 	if (held_until != 0)
 		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -339,7 +349,7 @@ al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy as many whole characters as fit, and fill the rest with zeros. */
+/* Copy whole characters, and fill the rest of "size" bytes with zeros. */
 static void
 clip(char *to, int size, AlString from)
 {
@@ -350,13 +360,13 @@ clip(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, if there is one, as the last waiter.  An upgrade joins
- * as the first.  "arrival" is the number of the owner's ticket, or one that is higher
- * than those of all tickets there are, or 0 where there is none.
+ * Join the queue for a key, if there is a queue.  "arrival" is the number of the owner's
+ * ticket, a number above those of all tickets, or 0 where there are no tickets.  See
+ * link_slot() for the position.
  */
 void
-al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-			  int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
+al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
+				int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
 {
 	Slot	   *slot;
 	AlWaiter   *waiter;
@@ -368,7 +378,9 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	slot = &queue->slots[al_my_proc_number()];
 	waiter = &slot->waiter;
 	Assert(my_slot == NULL && waiter->id == 0);
-
+	Assert(key->name.len <= AL_MAX_KEY_BYTES && owner->name.len <= AL_MAX_OWNER_BYTES);
+	Assert(max_holders >= 0 && !(is_upgrade && is_shared));
+	Assert(arrival > 0 || !has_ticket);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	waiter->hash = key->hash;
 	waiter->check = key->check;
@@ -390,7 +402,7 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
-	/* Who waits already came before, though the tickets they came after may be gone. */
+	/* Those that wait already came before, even if the tickets before them are gone. */
 	FOR_EACH_WAITER(i, key->hash)
 	{
 		if (arrival == 0 && waits_for_key(&queue->slots[i], key))
@@ -400,10 +412,14 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	link_slot(slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
+	ereport(DEBUG2,
+			(al_hide_owners(),
+			 errmsg_internal("joined the waiters for lock \"%s\", arrival %lld",
+							 al_display(key->name), (long long) arrival)));
 	AL_TEST_POINT("enqueued");
 }
 
-/* Can the first waiter for a hash share the key with so many others; 0: not known? */
+/* Can the first waiter for a hash share the key with "holders" others (0: not counted)? */
 static bool
 may_follow(uint64 hash, int holders)
 {
@@ -420,12 +436,7 @@ may_follow(uint64 hash, int holders)
 	return false;
 }
 
-/*
- * Take our slot out of the queue.  Without the key, wake the next waiter if we were
- * the first.  With a share of the key, of which there are "holders" now, wake the next
- * one if there is room for it, and do not let it wait for our transaction to end.  The
- * lock is held exclusively.
- */
+/* Step 5; arguments as for al_waiters_leave().  The lock is held exclusively. */
 static void
 leave(bool granted, int holders)
 {
@@ -433,6 +444,8 @@ leave(bool granted, int holders)
 	int64		now = al_monotonic_now();
 	bool		was_first = false;
 
+	Assert(slot != NULL && slot->waiter.pid == MyProcPid);
+	Assert(LWLockHeldByMeInMode(&queue->lock, LW_EXCLUSIVE));
 	FOR_EACH_WAITER(i, slot->waiter.hash)
 	{
 		was_first = &queue->slots[i] == slot;
@@ -441,7 +454,7 @@ leave(bool granted, int holders)
 	}
 	unlink_slot(slot);
 	my_slot = NULL;
-	/* Another end has woken us since we counted, and nobody else. */
+	/* Another holding has ended since we counted, and woke only us. */
 	if (pg_atomic_read_u32(&slot->woken) != 0)
 		holders = 0;
 	if (granted ? slot->waiter.is_shared && may_follow(slot->waiter.hash, holders) : was_first)
@@ -449,12 +462,13 @@ leave(bool granted, int holders)
 }
 
 /*
- * Leave the queue, if still in it.  "granted": we have taken the key, as one of so many
- * holders, 0 if they were not counted.
+ * Leave the queue, if still in it.  "granted": we have taken the key, as one of "holders"
+ * (0: not counted).  Raises nothing.
  */
 void
-al_queue_leave(bool granted, int holders)
+al_waiters_leave(bool granted, int holders)
 {
+	Assert(holders >= 0);
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -465,10 +479,10 @@ al_queue_leave(bool granted, int holders)
 /*
  * Leave the queue as the victim of a deadlock, unless one of the others in the cycle
  * has left already.  Returns whether we left.  If two waiters find the same cycle,
- * only one of them leaves.
+ * only one of them leaves.  We are in the queue.
  */
 bool
-al_queue_resign(const AlWaiter *others, int count)
+al_waiters_resign(const AlWaiter *others, int count)
 {
 	bool		complete = true;
 
@@ -482,12 +496,17 @@ al_queue_resign(const AlWaiter *others, int count)
 	if (complete)
 		leave(false, 0);
 	LWLockRelease(&queue->lock);
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 complete ?
+			 errmsg_internal("left the waiters as the victim of a deadlock") :
+			 errmsg_internal("another session has resolved the deadlock")));
 	return complete;
 }
 
-/* Before a look at the row: from now on, a wake-up ends the next sleep at once. */
+/* Called before a look at the row: from now on, a wake-up ends the next sleep at once. */
 void
-al_queue_look(void)
+al_waiters_look(void)
 {
 	if (my_slot == NULL)
 		return;
@@ -500,7 +519,7 @@ al_queue_look(void)
 
 /*
  * Raise if the client is gone, whatever client_connection_check_interval says.  Such
- * a client must neither be granted a lock nor keep its place in the queue.
+ * a client must neither be granted a lock nor keep its position in the queue.
  */
 static void
 check_client(void)
@@ -514,19 +533,21 @@ check_client(void)
 }
 
 /*
- * Sleep until woken, for at most so many microseconds and at most a second.
- * "behind_claim": a claim is in the way, not a lease; then the end of any claim on
- * the key wakes us.  Raises what interrupts raise, also if the client is gone.
+ * Sleep until woken, for at most "microseconds" and at most a second.  "behind_claim": a
+ * claim is in the way, not a lease; then the end of any claim on the key wakes us.
+ * Raises what interrupts raise, also if the client is gone.
  */
 void
-al_queue_sleep(int64 microseconds, bool behind_claim)
+al_waiters_sleep(int64 microseconds, bool behind_claim)
 {
 	int64		end;
 
+	Assert(microseconds >= 0);
+	Assert(queue == NULL || !LWLockHeldByMe(&queue->lock));
 	microseconds = Min(microseconds, LONGEST_SLEEP);
 	if (my_slot == NULL)
 	{
-		/* With jitter, or all who wait for the key would look at once. */
+		/* With jitter, or all waiters for the key would look at the same time. */
 		double		part = 0.5 + pg_prng_double(&pg_global_prng_state) / 2;
 
 		microseconds = Min(microseconds, (int64) (next_pause * part));
@@ -551,7 +572,7 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 		int64		left;
 
 		ResetLatch(MyLatch);
-		/* This may reset the latch too, but the slot knows of the wake-up. */
+		/* This may reset the latch too, but "woken" in the slot remains set. */
 		CHECK_FOR_INTERRUPTS();
 		left = end - al_monotonic_now();
 		if (left <= 0 || (my_slot && pg_atomic_read_u32(&my_slot->woken) != 0))
@@ -560,24 +581,28 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 						 (long) ((left + 999) / 1000), al_wait_event());
 	}
 	check_client();
+	ereport(DEBUG3,
+			(al_hide_owners(),
+			 errmsg_internal("waited behind a %s, woken: %d", behind_claim ? "claim" : "lease",
+							 my_slot != NULL && pg_atomic_read_u32(&my_slot->woken) != 0)));
 	AL_TEST_POINT("woken");
 }
 
-/* The number that tells this waiter from earlier and later tickets */
+/* This waiter's place among tickets: lower numbers come before it */
 int64
-al_queue_arrival(void)
+al_waiters_arrival(void)
 {
 	return my_slot ? my_slot->waiter.arrival : PG_INT64_MAX;
 }
 
 /*
  * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.  A
- * waiter has its place, and one who does not wait but has a ticket may overtake those who
- * arrived after that number.  If so, "first", unless it is NULL, is set to that waiter's
- * label.
+ * caller in the queue is judged by its position, and a caller with a ticket by the
+ * ticket's number, "arrival".  If so, *first is set to that waiter's label, unless
+ * "first" is NULL.
  */
 bool
-al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
+al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
 {
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
@@ -586,6 +611,7 @@ al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
 	if (queue == NULL || pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return false;
 
+	Assert(!LWLockHeldByMe(&queue->lock));
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
@@ -608,12 +634,9 @@ al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
 	return behind;
 }
 
-/*
- * Is a waiter, or another one before it, not open?  *limited is set to whether all of those
- * wait for one of a limited number of places, and nobody to have the key exclusively.
- */
+/* Is a waiter, or one before it, not open?  *limited: all of those wait for a seat */
 bool
-al_queue_has_strict(const AlWaiter *waiter, bool *limited)
+al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 {
 	AlKey		key = al_waiter_key(waiter);
 	bool		found = false;
@@ -638,9 +661,9 @@ al_queue_has_strict(const AlWaiter *waiter, bool *limited)
 	return found;
 }
 
-/* Does another owner wait to upgrade its shared holding?  Without a queue: yes */
+/* Does another owner wait to upgrade its shared holding?  Without a queue, true */
 bool
-al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
+al_waiters_has_upgrade(const AlKey *key, const AlOwner *owner)
 {
 	bool		found = false;
 
@@ -660,7 +683,7 @@ al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 
 /* The number of waiters for a key; -1 without a queue */
 int
-al_queue_count(const AlKey *key)
+al_waiters_count(const AlKey *key)
 {
 	int			count = 0;
 
@@ -677,7 +700,7 @@ al_queue_count(const AlKey *key)
 
 /* The number of waiters for a key that come before a ticket */
 int
-al_queue_count_before(const AlKey *key, int64 arrival)
+al_waiters_count_before(const AlKey *key, int64 arrival)
 {
 	int			count = 0;
 
@@ -690,9 +713,9 @@ al_queue_count_before(const AlKey *key, int64 arrival)
 	return count;
 }
 
-/* Since when the longest waiter for a key waits; 0: nobody waits, or no queue */
+/* Since when the longest waiter for a key waits; 0: no waiter, or no queue */
 TimestampTz
-al_queue_since(const AlKey *key)
+al_waiters_since(const AlKey *key)
 {
 	TimestampTz since = 0;
 
@@ -709,10 +732,7 @@ al_queue_since(const AlKey *key)
 	return since;
 }
 
-/*
- * Copy the waiters of this database, or those of an owner, in no order; NULL without
- * a queue.
- */
+/* Copy the waiters of this database, or of an owner, in no order; NULL without a queue */
 static AlWaiter *
 collect(const AlString *owner, int *count)
 {
@@ -736,17 +756,18 @@ collect(const AlString *owner, int *count)
 }
 
 AlWaiter *
-al_queue_list(int *count)
+al_waiters_list(int *count)
 {
 	return collect(NULL, count);
 }
 
 /* Copy the waiter of a backend; false if it does not wait.  We have attached. */
 bool
-al_queue_of_backend(int pid, AlWaiter *waiter)
+al_waiters_of_backend(int pid, AlWaiter *waiter)
 {
 	bool		found = false;
 
+	Assert(queue != NULL);
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	for (int i = 0; i < MaxBackends && !found; i++)
 	{
@@ -762,30 +783,29 @@ al_queue_of_backend(int pid, AlWaiter *waiter)
 }
 
 AlWaiter *
-al_queue_of_owner(AlString owner, int *count)
+al_waiters_of_owner(AlString owner, int *count)
 {
 	return collect(&owner, count);
 }
 
-/* This transaction sweeps, so its claims are on keys that are free. */
+/* This transaction sweeps: its claims will soon be given back. */
 void
-al_queue_sweep_begin(void)
+al_waiters_sweep_begin(void)
 {
 	if (queue)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, MyProcPid);
 }
 
-/* The sweeping transaction is over, and its claims are gone.  Raises nothing. */
+/* The sweeping transaction has ended, and its claims are gone.  Raises nothing. */
 void
-al_queue_sweep_end(void)
+al_waiters_sweep_end(void)
 {
 	if (queue)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, 0);
 }
 
-/* Does a process sweep?  Then its claims will be gone soon. */
 bool
-al_queue_is_sweeping(int pid)
+al_waiters_is_sweeping(int pid)
 {
 	for (int i = 0; queue && i < MaxBackends; i++)
 	{

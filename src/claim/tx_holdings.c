@@ -1,18 +1,19 @@
 /*-------------------------------------------------------------------------
  *
- * held.c
+ * tx_holdings.c
  *		Holdings with the lifetime of a transaction.
  *
- * Model: such a holding is a claim on the key (claim/claim.c).  It excludes
- * everything else that is done with the key, and goes when the transaction ends,
- * prepared or not.  It has no row and needs no transaction id.  Who has the key is
- * known from the claim.  This file knows the rest: the transaction has a list of its
- * holdings, and shows the first few to others in shared memory, where there is any:
- * to people, and to an owner who calls from another session.
+ * Copyright (c) 2026, atomic_lock contributors
  *
- * The list is a stack of versions.  A holding that is released, converted or handed
- * over gets a new version on top.  A rollback to a savepoint removes the versions
- * made since.  Others see a release when the transaction ends, as with leases.
+ * Model: such a holding is a claim on the key (claim/claim.c), which ends with the
+ * transaction, prepared or not.  The holding has no row and needs no transaction id.  The
+ * claim tells others which transaction has the key.  This file has the rest: a list of the
+ * transaction's holdings.  The first few are shown in shared memory, if there is any, to
+ * people and to an owner that calls from another session.
+ *
+ * The list is a stack of versions.  A holding that is released, converted or transferred
+ * gets a new version on top.  A rollback to a savepoint removes the versions made since.
+ * Others see a release when the transaction ends, as with leases.
  *
  * Locking rules: a lock of its own protects what is shown, and is held while a few
  * entries are copied.
@@ -32,8 +33,8 @@
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "shmem/shmem.h"
 
 typedef struct Version
@@ -47,10 +48,7 @@ typedef struct Version
 	int			next;			/* the newer version, or -1 */
 } Version;
 
-/*
- * What others see of a holding.  Its texts follow each other in those of the set:
- * key, owner, holder.
- */
+/* The part of a holding that others see; the set's texts have key, owner, holder in a row */
 typedef struct Shown
 {
 	uint64		hash;			/* of the key */
@@ -61,7 +59,7 @@ typedef struct Shown
 	int16		key_length;
 	int16		owner_length;
 	int16		holder_length;
-	int16		texts_at;
+	int16		texts_at;		/* offset of the key in the texts of the set */
 } Shown;
 
 #define SHOWN		8
@@ -92,16 +90,17 @@ static Memory *memory = NULL;	/* until this process attaches */
 static Version *versions = NULL;
 static int	count = 0;
 static int	size = 0;
-static bool is_shown = false;	/* others see any of them */
+static bool is_shown = false;	/* others see at least one of them */
 
 static void
-init_memory(void *address)
+init_shown(void *address)
 {
 	al_shmem_init_lock(&((Memory *) address)->lock);
 }
 
-const AlShmemPart al_held_part = {offsetof(Memory, sets), sizeof(ShownSet), init_memory, (void **) &memory};
+const AlShmemPart al_tx_part = {offsetof(Memory, sets), sizeof(ShownSet), init_shown, (void **) &memory};
 
+/* Is this the newest version of a holding that has not ended? */
 static bool
 is_held(const Version *version)
 {
@@ -133,7 +132,7 @@ is_in(const ShownSet *set, const Version *version)
 	return false;
 }
 
-/* Add a holding to a set; false where the set has no room for it. */
+/* Add a holding to a set.  Returns false if the set has no room for it. */
 static bool
 show_one(ShownSet *set, const Version *version)
 {
@@ -165,10 +164,10 @@ show_one(ShownSet *set, const Version *version)
 }
 
 /*
- * Let others see what this transaction holds, and then what it held before, newest
- * first, because for others that is held until the transaction commits.  A holding
- * that has become a lease has a row that they do not see yet; one that was handed
- * over may come back by a rollback to a savepoint.
+ * Show others the holdings of this transaction, and then its former ones, newest first,
+ * since for others a former holding lasts until the transaction commits: if it has become
+ * a lease, they do not see the row yet; if it was transferred, a rollback to a savepoint
+ * may bring it back.  Raises nothing.
  */
 static void
 show(void)
@@ -192,6 +191,7 @@ show(void)
 		if (!is_held(&versions[i]) && !is_in(&set, &versions[i]))
 			has_room = show_one(&set, &versions[i]);
 	}
+	Assert(set.count <= SHOWN && set.used <= SHOWN_BYTES);
 	is_shown = set.count > 0;
 	mine = &memory->sets[al_my_proc_number()];
 	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
@@ -202,9 +202,8 @@ show(void)
 }
 
 /*
- * The place of an ended holding of the same key and owner, of which no rollback to a
- * savepoint can bring back another version; or -1.  Its place is used again, so that
- * an owner that takes a lock over and over does not make the list longer.
+ * The index of an ended holding of the same key and owner, which no rollback to a savepoint
+ * can revive, or -1.  Its reuse keeps the list short if an owner takes a lock repeatedly.
  */
 static int
 find_ended(const AlHolding *holding, uint64 hash, int level)
@@ -221,19 +220,21 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 }
 
 /*
- * Put a version on top of the list.  If no savepoint lies between, it takes the
- * place of the previous version, or of an ended holding that find_ended() has found.
- * The holding must not be in the list itself, which may move, and what it points to
- * must last as long as the list.  Returns the place.
+ * Put a version on top of the list.  If no savepoint was set in between, the version
+ * takes the index of the previous version, or of an ended holding of find_ended().  The
+ * holding must not be in the list, which may move; its pointers must remain valid as long
+ * as the list.  Returns the index.  The key is claimed.
  */
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
 	int			level = GetCurrentTransactionNestLevel();
-	int			place = previous >= 0 ? previous : find_ended(holding, hash, level);
+	int			index = previous >= 0 ? previous : find_ended(holding, hash, level);
 	Version    *version;
 
-	if (place < 0 || versions[place].level != level)
+	Assert(holding->lifetime == AL_TRANSACTION && al_claimed_has(hash));
+	Assert(previous < count && (previous < 0 || is_held(&versions[previous])));
+	if (index < 0 || versions[index].level != level)
 	{
 		if (count == size)
 		{
@@ -244,15 +245,15 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 				MemoryContextAlloc(TopTransactionContext, new_size * sizeof(Version));
 			size = new_size;
 		}
-		place = count++;
-		versions[place].previous = previous;
+		index = count++;
+		versions[index].previous = previous;
 		if (previous >= 0)
-			versions[previous].next = place;
+			versions[previous].next = index;
 	}
 
-	version = &versions[place];
+	version = &versions[index];
 	version->holding = *holding;
-	version->holding.held = place;
+	version->holding.tx_index = index;
 	version->hash = hash;
 	version->ended = ended;
 	version->forced = false;
@@ -260,7 +261,7 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->next = -1;
 	al_claimed_changed();
 	show();
-	return place;
+	return index;
 }
 
 static text *
@@ -275,7 +276,7 @@ keep_text(AlString string)
 
 /* Note a new holding of a key that this transaction has claimed. */
 void
-al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
+al_tx_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 {
 	AlHolding	copy = *holding;
 
@@ -285,31 +286,33 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	(void) push(&copy, key->hash, -1, false);
 }
 
-/* Note that a holding of al_held_mine() has changed in place, or changed owners. */
+/* Note that a holding of al_tx_mine() has changed, or has a new owner. */
 void
-al_held_change(const AlHolding *holding, const AlOwner *owner)
+al_tx_change(const AlHolding *holding, const AlOwner *owner)
 {
 	AlHolding	copy = *holding;
 
-	copy.key = versions[holding->held].holding.key;
+	Assert(holding->tx_index >= 0 && holding->tx_index < count);
+	copy.key = versions[holding->tx_index].holding.key;
 	copy.owner = keep_text(owner->name);
 	copy.holder = keep_text(al_string(holding->holder));
-	(void) push(&copy, versions[holding->held].hash, holding->held, false);
+	(void) push(&copy, versions[holding->tx_index].hash, holding->tx_index, false);
 }
 
-/* Note that a holding of al_held_mine() is over; forced: by an administrator. */
+/* Note that a holding of al_tx_mine() has ended; forced: by an administrator. */
 void
-al_held_end(const AlHolding *holding, bool forced)
+al_tx_end(const AlHolding *holding, bool forced)
 {
-	Version		version = versions[holding->held];
-	int			place = push(&version.holding, version.hash, holding->held, true);
+	/* push() may move the list, so this is a copy. */
+	Version		version = versions[holding->tx_index];
+	int			index = push(&version.holding, version.hash, holding->tx_index, true);
 
-	versions[place].forced = forced;
+	versions[index].forced = forced;
 }
 
-/* Copies of the holdings of this transaction, all or those of a key: AlHolding * */
+/* Copies of the holdings of this transaction, of a key or all (NULL): AlHolding * */
 List *
-al_held_mine(const AlKey *key)
+al_tx_mine(const AlKey *key)
 {
 	List	   *holdings = NIL;
 
@@ -327,9 +330,9 @@ al_held_mine(const AlKey *key)
 	return holdings;
 }
 
-/* A copy of the earliest holding of a key that ended here, not by force; or NULL */
+/* A copy of the oldest holding of a key that this transaction ended, not by force; or NULL */
 const AlHolding *
-al_held_ended(const AlKey *key)
+al_tx_ended(const AlKey *key)
 {
 	AlHolding  *first = NULL;
 
@@ -348,8 +351,9 @@ al_held_ended(const AlKey *key)
 	return first;
 }
 
+/* The number of holdings that this transaction has */
 int
-al_held_count(void)
+al_tx_count(void)
 {
 	int			held = 0;
 
@@ -364,9 +368,9 @@ make_holding(bool is_shared, int pid)
 	AlHolding  *holding = palloc0(sizeof(AlHolding));
 
 	ItemPointerSetInvalid(&holding->tid);
-	holding->held = -1;
+	holding->tx_index = -1;
 	holding->lifetime = AL_TRANSACTION;
-	holding->slot = is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->slot = is_shared ? AL_SLOT_FIRST_SHARED : AL_SLOT_EXCLUSIVE;
 	holding->expires_at = DT_NOEND;
 	holding->pid = pid;
 	return holding;
@@ -388,12 +392,13 @@ holding_of(const ShownSet *set, const Shown *shown)
 	return holding;
 }
 
-/* A copy of what a process shows; NULL where there is no shared memory */
+/* A copy of the set that a process shows; NULL without shared memory */
 static ShownSet *
 look_at(int proc)
 {
 	ShownSet   *copy;
 
+	Assert(proc >= 0 && proc < MaxBackends);
 	if (memory == NULL)
 		return NULL;
 	copy = palloc(sizeof(ShownSet));
@@ -404,11 +409,11 @@ look_at(int proc)
 }
 
 /*
- * What other transactions hold of a key: a list of AlHolding *.  Of holdings that
- * are not shown, or prepared, only the mode is known, and "holder" is NULL.
+ * Holdings of a key that other transactions have: a list of AlHolding *.  If a holding is
+ * prepared or not shown, only its mode is known, and "holder" is NULL.
  */
 List *
-al_held_by_others(const AlKey *key)
+al_tx_by_others(const AlKey *key)
 {
 	List	   *procs = al_claim_transactions(key->hash, false);
 	List	   *exclusive;
@@ -445,15 +450,15 @@ al_held_by_others(const AlKey *key)
 }
 
 /*
- * The holding that an owner has of a key in another transaction.  If there is none,
- * a holding whose owner nobody can know, or NULL.  "is_in_use" is set to whether any
- * other transaction holds the key.
+ * The holding of a key that an owner has in another transaction.  If there is none, a
+ * holding whose owner cannot be known, or NULL.  *is_in_use is set to whether another
+ * transaction holds the key.
  */
 AlHolding *
-al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
+al_tx_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 {
 	AlHolding  *unknown = NULL;
-	List	   *others = al_held_by_others(key);
+	List	   *others = al_tx_by_others(key);
 	ListCell   *cell;
 
 	*is_in_use = others != NIL;
@@ -469,9 +474,9 @@ al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 	return unknown;
 }
 
-/* What other backends show of their holdings in this database */
+/* The holdings in this database that other backends show: a list of AlHolding * */
 List *
-al_held_shown(void)
+al_tx_shown(void)
 {
 	List	   *holdings = NIL;
 
@@ -489,9 +494,9 @@ al_held_shown(void)
 	return holdings;
 }
 
-/* Undo what was made at a level; 0: the transaction is over.  Raises nothing. */
+/* Undo the versions made at a level; 0: the transaction has ended.  Raises nothing. */
 void
-al_held_abort(int level)
+al_tx_abort(int level)
 {
 	bool		changed = false;
 
@@ -511,10 +516,11 @@ al_held_abort(int level)
 	}
 }
 
-/* What was made at a level of nesting now belongs to the outer level. */
+/* A level of nesting commits: its versions belong to the outer level. */
 void
-al_held_commit(int level)
+al_tx_commit(int level)
 {
+	Assert(level > 1);
 	for (int i = count - 1; i >= 0 && versions[i].level >= level; i--)
 		versions[i].level = level - 1;
 }

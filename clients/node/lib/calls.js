@@ -1,0 +1,150 @@
+// Calls of the extension's functions.  A call is repeated while its answer is lost: with the
+// same owner that is safe.  Owners are parameters and never part of a statement.
+
+import { setTimeout as pause } from 'node:timers/promises';
+import { LockSetup, LockUnreachable, mayPass, translate } from './errors.js';
+import { Listener } from './listener.js';
+
+const oldest = [1, 0]; // version of the extension that has all we call
+const ignore = () => {};
+
+// A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
+export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
+
+export const number = (text) => (text === null ? null : Number(text));
+
+export class Calls {
+  #pool;
+  #patience;
+  #schema;
+  #found;
+
+  constructor(pool, { schema, channel, patience }) {
+    this.#pool = pool;
+    this.#schema = schema;
+    this.#patience = patience;
+    this.listener = new Listener(this, pool.Client, channel ?? pool.options);
+    pool.on('error', ignore); // a connection that was lost while idle; without a listener, node would end
+  }
+
+  // Where the extension is, and whether it has what we call
+  schema() {
+    this.#found ??= this.#find().catch((error) => {
+      this.#found = undefined; // to be asked again
+      throw error;
+    });
+    return this.#found;
+  }
+
+  async #find() {
+    const { rows: [{ database, version, schema }] } = await this.#pool.query(
+      `SELECT pg_catalog.current_database() AS database, extversion AS version, pg_catalog.quote_ident(nspname) AS schema
+       FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_extension ON extname = 'atomic_lock'
+         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`);
+    if (version === null) throw new LockSetup(`the database "${database}" has no extension atomic_lock: say CREATE EXTENSION atomic_lock`);
+    const [major, minor] = version.split('.').map(Number);
+    if (major < oldest[0] || (major === oldest[0] && minor < oldest[1])) {
+      throw new LockSetup(`the extension atomic_lock of the database "${database}" has version ${version}, and this package needs `
+        + `${oldest.join('.')} or newer: install it, and say ALTER EXTENSION atomic_lock UPDATE`);
+    }
+    return this.#schema ?? schema;
+  }
+
+  // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
+  // asked is the moment that durations in the answer count from.
+  async ask(sql, values, { until = performance.now() + this.#patience, signal, updating } = {}) {
+    for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
+      try {
+        signal?.throwIfAborted();
+        const schema = await this.schema();
+        const asked = performance.now();
+        const { rows } = await this.#send(sql.replaceAll('@', `${schema}.`), values, signal);
+        return { row: rows[0], rows, asked };
+      } catch (error) {
+        if (signal?.aborted) throw signal.reason;
+        if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
+        if (performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
+      }
+      await pause(wait, undefined, { signal }).catch(ignore);
+    }
+  }
+
+  // A call that may be cancelled has a connection to itself until it is answered.
+  async #send(text, values, signal) {
+    if (!signal) return this.#pool.query(text, values);
+    const client = await this.#pool.connect();
+    let broken;
+    const cancel = () => {
+      broken = true; // the request may arrive late, and would hit the next statement
+      const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false });
+      connection?.on('error', ignore).once('connect', () => connection.cancel(client.processID, client.secretKey));
+      if (client.host.startsWith('/')) connection?.connect(`${client.host}/.s.PGSQL.${client.port}`);
+      else connection?.connect(client.port, client.host);
+    };
+    client.on('error', ignore);
+    signal.addEventListener('abort', cancel);
+    try {
+      signal.throwIfAborted();
+      return await client.query(text, values);
+    } catch (error) {
+      broken = true;
+      throw error;
+    } finally {
+      signal.removeEventListener('abort', cancel);
+      client.off('error', ignore);
+      client.release(broken);
+    }
+  }
+
+  // Takes the lock, or a place in line, or renews that
+  async enqueue(key, { owner, holder, offer, keep, ttl, signal }) {
+    const answer = await this.ask(
+      `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
+       FROM @lock_enqueue($1, $2, $3, $4, $5)`, [key, owner, holder, interval(offer), interval(keep)], { signal });
+    answer.row.ticket = number(answer.row.ticket);
+    if (answer.row.status === 'queued' || ttl === undefined) return answer;
+    const { row, asked } = await this.heartbeat(key, owner, ttl);
+    return row.left === null ? answer : { row: { ...answer.row, left: row.left }, asked };
+  }
+
+  heartbeat(key, owner, ttl, until) {
+    return this.ask('SELECT status, extract(epoch FROM ttl_remaining) * 1000 AS left FROM @lock_heartbeat(ARRAY[$1], $2, $3)',
+      [key, owner, interval(ttl)], { until, updating: true });
+  }
+
+  // Gives up the place, the offer and the lock, whichever there is.  If it fails, they run out.
+  async leave(key, owner) {
+    await this.ask('SELECT @lock_leave($1, $2), @lock_try_release($1, $2)', [key, owner]).catch(ignore);
+  }
+
+  // The LK009 that says who ended a lease by force and why, or undefined
+  forced(key, owner) {
+    const told = this.ask('SELECT @lock_extend($1, $2)', [key, owner], { until: 0 }).then(ignore, (error) => (error.by === undefined ? undefined : error));
+    return Promise.race([told, pause(2000, undefined, { ref: false })]);
+  }
+
+  async transaction({ owner, fencingToken = '' }, work) {
+    const client = await this.#pool.connect();
+    let broken;
+    client.on('error', ignore); // without a listener, node would end; the statement fails
+    try {
+      await client.query('BEGIN');
+      await present(client, owner, fencingToken);
+      const answer = await work(client);
+      const { command } = await client.query('COMMIT');
+      if (command !== 'COMMIT') throw new Error('the transaction was rolled back, since a statement in it had failed');
+      return answer;
+    } catch (error) {
+      await client.query('ROLLBACK').catch((lost) => { broken = lost; });
+      throw translate(error, { only: /^LK/ });
+    } finally {
+      client.off('error', ignore);
+      client.release(broken);
+    }
+  }
+}
+
+// Until the end of the transaction, we are this owner, by that grant
+export async function present(client, owner, fencingToken) {
+  await client.query("SELECT set_config('atomic_lock.owner', $1, true), set_config('atomic_lock.fencing_token', $2, true)", [owner, String(fencingToken)]);
+}

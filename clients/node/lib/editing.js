@@ -1,0 +1,161 @@
+// The server's side of an edit form, for node:http and Express.  A page of browser.js sends
+// its actions by POST, and hears by server-sent events (GET) when something has changed.
+// The owner is a digest of the session and of a value that the page makes at each load.
+
+import { createHash } from 'node:crypto';
+import { interval } from './calls.js';
+import { LockDenied, LockQuota, LockUnreachable } from './errors.js';
+
+const remembered = 60000; // for how long a page that was closed is known
+
+const owned = `extract(epoch FROM waited + ttl_remaining) * 1000 AS left, fencing_token AS token`;
+
+class BadRequest extends Error {}
+
+function statusOf(error) {
+  if (error instanceof BadRequest) return 400;
+  if (error instanceof LockDenied) return 403;
+  if (error instanceof LockQuota) return 429;
+  return error instanceof LockUnreachable ? 503 : 500;
+}
+
+export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
+  const closed = new Map(); // owners of pages that have said so: an action that comes late must not lock again
+  const mine = (row) => ({ state: 'editing', token: Number(row.token ?? row.fencing_token), left: Number(row.left) });
+
+  function ownerOf(req, page) {
+    const secret = session(req);
+    if (!secret || !/^[\w-]{16,64}$/.test(page ?? '')) throw new BadRequest('no session, or no page');
+    return createHash('sha256').update(`${secret}/${page}`).digest('base64url');
+  }
+
+  async function shown(key) {
+    const [{ holder, since, left, locked, pending, queued }] = await locks.status([key]);
+    return { holder: locked || pending ? holder : null, since: locked ? since : null, left: locked ? left : null, free: !locked && !pending && queued === 0, queued };
+  }
+
+  async function acquire(key, owner, holder) {
+    const take = async (longest) => (await calls.ask(
+      `SELECT acquired, status, holder, ${owned} FROM @lock_try_acquire($1, ttl => $2, owner => $3, holder => $4, wait => $5)`,
+      [key, interval(ttl), owner, holder, longest])).row;
+    let row = await take(0);
+    // A page that is loaded again may come before the last request of the one before.
+    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(interval(wait));
+    return row.acquired ? mine(row) : { state: 'reading', ...await shown(key) };
+  }
+
+  async function extend(key, owner) {
+    const { row } = await calls.heartbeat(key, owner, ttl, performance.now() + 5000);
+    if (row.status === 'pending') return { state: 'editing' };
+    if (row.left !== null) return { state: 'editing', left: Number(row.left) };
+    const { by, why } = (row.status === 'forced' && await calls.forced(key, owner)) || {};
+    return { state: 'lost', reason: row.status, by, why, ...await shown(key) };
+  }
+
+  const actions = {
+    open: ({ key, owner, holder }) => acquire(key, owner, holder),
+    keep: ({ key, owner }) => extend(key, owner),
+    async queue({ key, owner, holder }) {
+      const { row } = await calls.enqueue(key, { owner, holder, offer, keep, ttl });
+      if (row.status !== 'queued') return mine(row);
+      return { state: 'queued', ...await shown(key), place: row.place, ticket: row.ticket, holder: row.holder };
+    },
+    async leave({ key, owner }) {
+      await calls.leave(key, owner);
+      return { state: 'reading', ...await shown(key) };
+    },
+    async close({ key, owner }) {
+      const now = performance.now();
+      for (const [each, since] of closed) if (since < now - remembered) closed.delete(each);
+      closed.set(owner, now);
+      await calls.leave(key, owner);
+      return { state: 'reading' };
+    },
+    async ask({ key, holder, body }) {
+      return { holders: await locks.ask(key, `${holder}: ${String(body.message ?? '')}`.slice(0, 250)) };
+    },
+    async takeOver({ key, owner, holder, body, req }) {
+      if (!await takeOver(req)) throw new LockDenied('this user may not take over');
+      const [{ since, fencingToken }] = await locks.status([key]);
+      // Not from somebody else than the page has shown
+      if ((since?.toISOString() ?? null) !== (body.since ?? null)) return { state: 'reading', ...await shown(key) };
+      const { row } = await calls.ask(
+        `SELECT ${owned} FROM @lock_steal($1, $2, reason => $3, ttl => $4, holder => $5, fencing_token => $6)`,
+        [key, owner, `${holder}: ${String(body.message ?? '')}`.slice(0, 250), interval(ttl), holder, fencingToken]);
+      return mine(row);
+    },
+  };
+
+  async function act(req, res, key) {
+    const body = await bodyOf(req);
+    if (!Object.hasOwn(actions, body.action)) throw new BadRequest('no such action');
+    const owner = ownerOf(req, body.page);
+    const gone = () => body.action !== 'close' && (closed.has(owner) || res.destroyed);
+    const answer = gone() ? {} : await actions[body.action]({ key, owner, holder: user(req), body, req });
+    if (gone()) await calls.leave(key, owner);
+    if (!['keep', 'ask'].includes(body.action)) calls.listener.hint({ event: 'changed', key });
+    // An answer that was not sent: the page asks again, or is gone.
+    if (['open', 'queue'].includes(body.action)) res.on('close', () => res.writableFinished || calls.leave(key, owner));
+    res.writeHead(200, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }).end(JSON.stringify(answer));
+  }
+
+  // No owner is in what it sends, nor in what it is asked: addresses get into logs.
+  async function stream(req, res, key) {
+    let told = Promise.resolve();
+    const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
+      told = told.then(async () => {
+        const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
+        res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status: await shown(key) })}\n\n`);
+      }).catch(() => res.end()); // the page connects again
+    };
+    res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
+    const off = calls.listener.subscribe(key, tell);
+    const timer = setInterval(tell, 15000, { event: 'poll' });
+    res.on('close', () => {
+      off();
+      clearInterval(timer);
+    });
+    tell({ event: 'poll' });
+  }
+
+  async function handler(req, res, next) {
+    try {
+      const key = await keyOf(req);
+      if (!key || !user(req)) res.writeHead(key ? 401 : 404).end();
+      else if (req.method === 'GET') await stream(req, res, key);
+      else if (req.method === 'POST') await act(req, res, key);
+      else res.writeHead(405, { Allow: 'GET, POST' }).end();
+    } catch (error) {
+      const status = statusOf(error);
+      if (status === 500 && next) next(error);
+      else if (!res.headersSent) res.writeHead(status, { 'Content-Type': 'application/json' }).end(JSON.stringify({ error: error.name }));
+    }
+  }
+
+  // The grant that a request of the page shows with form.headers
+  handler.grant = (req) => {
+    const [page, token] = (req.headers['atomic-lock'] ?? '').split(';');
+    return { owner: ownerOf(req, page), fencingToken: Number(token) || 0 };
+  };
+
+  // A transaction under that grant: where it is not the one that holds the lock, guards throw LockLost
+  handler.transaction = (req, work) => calls.transaction(handler.grant(req), work);
+
+  return handler;
+}
+
+// Other sites can send forms, but no JSON.
+async function bodyOf(req) {
+  if (!/^application\/json\b/.test(req.headers['content-type'] ?? '')) throw new BadRequest('JSON is wanted');
+  if (req.body && typeof req.body === 'object') return req.body; // Express has read it
+  let text = '';
+  for await (const chunk of req) {
+    text += chunk;
+    if (text.length > 10000) throw new BadRequest('too long');
+  }
+  try {
+    return Object(JSON.parse(text));
+  } catch {
+    throw new BadRequest('no JSON');
+  }
+}

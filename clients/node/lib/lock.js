@@ -1,0 +1,142 @@
+// A lease that a heartbeat keeps, and its local deadline
+
+import { present } from './calls.js';
+import { LockLost, translate } from './errors.js';
+
+const longest = 2 ** 31 - 1; // of a timer
+
+export class Lock {
+  #calls;
+  #owner;
+  #deadline;
+  #watching;
+  #beating;
+  #lost = new AbortController();
+  #released;
+  #end;
+
+  constructor(calls, key, owner, { row, asked }) {
+    Object.assign(this, { key, mode: row.mode ?? 'exclusive', status: row.status, fencingToken: Number(row.fencing_token) });
+    this.#calls = calls;
+    this.#owner = owner;
+    // Resolved with the LockLost, or with null after a release
+    this.ended = new Promise((resolve) => { this.#end = resolve; });
+    this.#keep(asked + Number(row.left));
+    this.#plan();
+  }
+
+  // A secret: console.log() and JSON do not show what is behind an accessor
+  get owner() {
+    return this.#owner;
+  }
+
+  // Aborted when the lock is lost
+  get signal() {
+    return this.#lost.signal;
+  }
+
+  // The LockLost, or null
+  get lost() {
+    return this.signal.reason ?? null;
+  }
+
+  // By our own monotonic clock, so no server can keep us waiting
+  isOurs() {
+    return performance.now() < this.#deadline;
+  }
+
+  // Repeats the length of the lease, or gives it another
+  async extend(ttl) {
+    const { row, asked } = await this.#calls.heartbeat(this.key, this.#owner, ttl, this.#deadline);
+    if (this.lost) throw this.lost;
+    if (this.#released || row.status === 'pending') return;
+    if (row.left === null) throw await this.#lose(row.status);
+    this.#keep(asked + Number(row.left));
+  }
+
+  // Ends the lease.  Throws LockLost if it was not ours to the end.
+  release() {
+    this.#released ??= this.#release();
+    return this.#released;
+  }
+
+  async #release() {
+    this.#stop();
+    const { row } = await this.#calls.ask('SELECT @lock_try_release($1, $2) AS answer', [this.key, this.#owner], { until: this.#deadline });
+    if (this.lost) throw this.lost;
+    // already_released: the answer to an earlier try was lost
+    if (!/released$/.test(row.answer)) throw await this.#lose(row.answer);
+    this.#deadline = -Infinity;
+    this.#end(null);
+  }
+
+  [Symbol.asyncDispose]() {
+    return this.release();
+  }
+
+  // A transaction under this grant, for guards
+  transaction(work) {
+    return this.#calls.transaction(this, work);
+  }
+
+  // In a transaction of the caller's: proves that we have the lock by this grant, and keeps it
+  // to the commit.  Guards know us from then on.
+  async assert(client) {
+    try {
+      await present(client, this.#owner, this.fencingToken);
+      await client.query(`SELECT ${await this.#calls.schema()}.lock_assert($1)`, [this.key]);
+    } catch (error) {
+      if (error.code === '22004') throw new Error('lock.assert() needs a transaction: say BEGIN before', { cause: error });
+      throw translate(error, { only: /^LK/ });
+    }
+  }
+
+  #keep(deadline) {
+    this.#deadline = deadline;
+    this.#watch();
+  }
+
+  // Apart from the heartbeat, which may get no answer
+  #watch() {
+    clearTimeout(this.#watching);
+    const left = this.#deadline - performance.now();
+    if (left <= 0) this.#lose('expired');
+    else this.#watching = setTimeout(() => this.#watch(), Math.min(Math.ceil(left), longest));
+  }
+
+  // A heartbeat at each third of the time left
+  #plan() {
+    if (this.#released || this.lost) return;
+    this.#beating = setTimeout(async () => {
+      await this.extend().catch(() => {}); // the clock decides
+      this.#plan();
+    }, Math.min(Math.max((this.#deadline - performance.now()) / 3, 0), longest));
+  }
+
+  #stop() {
+    clearTimeout(this.#watching);
+    clearTimeout(this.#beating);
+  }
+
+  async #lose(reason) {
+    this.#stop();
+    this.#deadline = -Infinity;
+    const told = reason === 'forced' && await this.#calls.forced(this.key, this.#owner);
+    this.#lost.abort(told || new LockLost(`lock "${this.key}" is lost (${reason})`, { reason }));
+    this.#end(this.lost);
+    return this.lost;
+  }
+}
+
+// Runs work(lock, signal).  The signal is also aborted when the lock is lost.
+export async function runUnder(lock, signal, work) {
+  let answer;
+  try {
+    answer = await work(lock, signal ? AbortSignal.any([lock.signal, signal]) : lock.signal);
+  } catch (error) {
+    await lock.release().catch(() => {});
+    throw error;
+  }
+  await lock.release();
+  return answer;
+}

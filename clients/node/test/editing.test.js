@@ -1,0 +1,131 @@
+// The handler of an edit form, on node:http: what it refuses, and requests that come late
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import http from 'node:http';
+import { after, before, test } from 'node:test';
+import pg from 'pg';
+import { LockLost, Locks } from '../index.js';
+import { startServer } from './server.js';
+
+let server, pool, locks, web, url, form;
+const page = (name) => `page-of-${name}`.padEnd(32, '0');
+
+before(async () => {
+  server = await startServer();
+  pool = new pg.Pool(server.config());
+  locks = new Locks(pool);
+  form = locks.editing((req) => /^\/(order:\d+)/.exec(req.url)?.[1], {
+    user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
+  web = http.createServer((req, res) => {
+    res.on('close', () => web.emit(`closed ${req.url}`));
+    form(req, res);
+  }).listen(0, '127.0.0.1');
+  await new Promise((resolve) => { web.on('listening', resolve); });
+  url = `http://127.0.0.1:${web.address().port}`;
+  await server.sql('GRANT EXECUTE ON FUNCTION lock_steal TO shop');
+});
+after(async () => {
+  web.close();
+  web.closeAllConnections();
+  await pool.end();
+  await server.end();
+});
+
+function send(path, user, body, headers = {}) {
+  return fetch(url + path, {
+    method: 'POST', body: typeof body === 'string' ? body : JSON.stringify({ page: page(user), ...body }),
+    headers: { 'Content-Type': 'application/json', 'X-User': user, 'X-Session': `session-of-${user}`, ...headers } });
+}
+const act = async (path, user, action, more) => (await send(path, user, { action, ...more })).json();
+
+test('what it refuses', async () => {
+  const status = async (...args) => (await send(...args)).status;
+  assert.equal(await status('/nothing', 'Alice', { action: 'open' }), 404);
+  assert.equal(await status('/order:1', '', { action: 'open' }), 401);
+  assert.equal(await status('/order:1', 'Alice', { action: 'toString' }), 400);
+  assert.equal(await status('/order:1', 'Alice', { action: 'open', page: 'short' }), 400);
+  assert.equal(await status('/order:1', 'Alice', { action: 'open' }, { 'X-Session': '' }), 400);
+  assert.equal(await status('/order:1', 'Alice', { action: 'open' }, { 'Content-Type': 'text/plain' }), 400); // another site
+  assert.equal(await status('/order:1', 'Alice', 'no JSON'), 400);
+  assert.equal(await status('/order:1', 'Alice', 'x'.repeat(20000)), 400);
+  assert.equal(await status('/order:1', 'Alice', { action: 'takeOver' }), 403);
+  assert.equal((await fetch(`${url}/order:1`, { method: 'PUT', headers: { 'X-User': 'Alice' } })).status, 405);
+  assert.equal((await locks.status(['order:1']))[0].locked, false);
+});
+
+test('another session with the same page is another owner', async () => {
+  const alice = await act('/order:2', 'Alice', 'open');
+  assert.equal(alice.state, 'editing');
+  const thief = await (await send('/order:2', 'Mallory', { action: 'keep', page: page('Alice') })).json();
+  assert.deepEqual([thief.state, thief.reason, thief.holder], ['lost', 'not_owner', 'Alice']);
+  const write = (user, token) => form.transaction({ headers: { 'x-user': user, 'x-session': `session-of-${user}`, 'atomic-lock': `${page('Alice')};${token}` } },
+    (client) => client.query("SELECT lock_assert('order:2')"));
+  await write('Alice', alice.token);
+  await assert.rejects(write('Mallory', alice.token), LockLost);
+  await assert.rejects(write('Alice', alice.token - 1), LockLost);
+  assert.equal((await act('/order:2', 'Alice', 'leave')).free, true);
+});
+
+test('a page that was closed cannot lock any more, in whatever order its requests come', async () => {
+  for (const action of ['close', 'open', 'queue']) {
+    assert.deepEqual(await act('/order:3', 'Alice', action, { page: page('closed') }), action === 'close' ? { state: 'reading' } : {});
+  }
+  const [status] = await locks.status(['order:3']);
+  assert.deepEqual([status.locked, status.queued], [false, 0]);
+
+  // The acquire is on its way when the page is closed.
+  const lock = await locks.acquire('order:3', { holder: 'Bob' });
+  const late = act('/order:3', 'Bob', 'open', { page: page('late') });
+  await server.until("SELECT waiters = 1 FROM lock_status('order:3')");
+  await act('/order:3', 'Bob', 'close', { page: page('late') });
+  await lock.release();
+  await late;
+  assert.equal((await locks.status(['order:3']))[0].locked, false);
+
+  // The connection is lost while the answer is on its way.
+  const other = await locks.acquire('order:4', { holder: 'Bob' });
+  const gone = new AbortController();
+  const aborted = fetch(`${url}/order:4`, { method: 'POST', signal: gone.signal, body: JSON.stringify({ action: 'open', page: page('gone') }),
+    headers: { 'Content-Type': 'application/json', 'X-User': 'Bob', 'X-Session': 'session' } }).catch(() => {});
+  await server.until("SELECT waiters = 1 FROM lock_status('order:4')");
+  const noticed = once(web, 'closed /order:4');
+  gone.abort();
+  await Promise.all([aborted, noticed]);
+  await other.release();
+  await server.until("SELECT NOT locked AND waiters IS NULL FROM lock_status('order:4')");
+});
+
+test('a takeover, of what the page has seen only', async () => {
+  await act('/order:5', 'Alice', 'open');
+  const seen = await act('/order:5', 'Carol', 'open');
+  await act('/order:5', 'Alice', 'leave');
+  await act('/order:5', 'Dave', 'open');
+  const changed = await act('/order:5', 'Carol', 'takeOver', { since: seen.since, message: 'urgent' });
+  assert.deepEqual([changed.state, changed.holder], ['reading', 'Dave']);
+  assert.equal((await act('/order:5', 'Carol', 'takeOver', { since: changed.since, message: 'urgent' })).state, 'editing');
+  const lost = await act('/order:5', 'Dave', 'keep');
+  assert.deepEqual([lost.state, lost.reason, lost.by, lost.why, lost.holder], ['lost', 'forced', 'shop', 'Carol: urgent', 'Carol']);
+});
+
+test('what a page hears has no owner in it', async () => {
+  const stop = new AbortController();
+  const response = await fetch(`${url}/order:6`, { headers: { 'X-User': 'Bob', 'X-Session': 'session' }, signal: stop.signal });
+  assert.equal(response.headers.get('content-type'), 'text/event-stream');
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  const heard = async (pattern) => {
+    while (!pattern.test(text)) text += (await reader.read()).value;
+  };
+  await heard(/"free":true/);
+  await act('/order:6', 'Alice', 'open');
+  await heard(/"event":"changed".*"holder":"Alice"/);
+  await act('/order:6', 'Bob', 'queue');
+  await act('/order:6', 'Alice', 'leave');
+  await heard(/"event":"offered".*"left":120000/);
+  assert.doesNotMatch(text, /page-of|session-of/);
+  const owners = (await server.sql('SELECT owner FROM app_lock UNION SELECT owner FROM app_lock_queue')).map(({ owner }) => owner).filter(Boolean);
+  assert.ok(owners.length > 0 && owners.every((owner) => !text.includes(owner)));
+  stop.abort();
+  await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+});

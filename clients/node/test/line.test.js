@@ -1,0 +1,162 @@
+// The line, leaders and the listener, with the real driver and a real server
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import pg from 'pg';
+import { LockLost, Locks } from '../index.js';
+import { startServer } from './server.js';
+
+let server, pool, locks;
+
+before(async () => {
+  server = await startServer({ settings: "atomic_lock.sweep_interval = '1s'" });
+  pool = new pg.Pool({ ...server.config(), max: 8 });
+  locks = new Locks(pool);
+});
+after(async () => {
+  await pool.end();
+  await server.end();
+});
+
+const hour = 3600000; // a poll that comes too late to help
+const listening = "SELECT count(*) = $1 FROM pg_stat_activity WHERE query ~ '^LISTEN' AND state = 'idle'";
+const inLine = 'SELECT queued = $2 FROM lock_status($1)';
+
+test('queued, offered, acquired, and given up by leaving the loop', async () => {
+  const first = await locks.acquire('order:1', { holder: 'Alice' });
+  const states = [];
+  for await (const turn of locks.queue('order:1', { holder: 'Bob', poll: hour })) {
+    states.push(turn.state);
+    if (turn.state === 'queued') {
+      assert.deepEqual([turn.place, turn.holder], [1, 'Alice']);
+      server.until(listening, [1]).then(() => first.release());
+    } else if (turn.state === 'offered') {
+      assert.ok(turn.until instanceof Date);
+      assert.equal((await server.sql("SELECT holder FROM lock_queue"))[0].holder, 'Bob');
+    } else {
+      assert.ok(turn.lock.isOurs());
+      break;
+    }
+  }
+  assert.deepEqual(states, ['queued', 'offered', 'acquired']);
+  assert.equal((await locks.status(['order:1']))[0].locked, false);
+  await server.until(listening, [0]); // and nobody listens any more
+});
+
+test('a place is given up by leaving the loop, and by the signal', async () => {
+  const first = await locks.acquire('order:2');
+  for await (const { state } of locks.queue('order:2')) {
+    assert.equal(state, 'queued');
+    break;
+  }
+  await server.until(inLine, ['order:2', 0]);
+  const stop = new AbortController();
+  await assert.rejects(async () => {
+    for await (const { state } of locks.queue('order:2', { signal: stop.signal })) if (state === 'queued') stop.abort(new Error('gone'));
+  }, /gone/);
+  await server.until(inLine, ['order:2', 0]);
+  await first.release();
+});
+
+test('a lock from the line that is lost; its ttl', async () => {
+  const turns = [];
+  for await (const turn of locks.queue('order:3', { ttl: 900 })) {
+    turns.push(turn);
+    if (turn.state !== 'acquired') continue;
+    assert.equal((await server.sql("SELECT ttl_remaining <= interval '900 ms' AS short FROM lock_status('order:3')"))[0].short, true);
+    await server.sql("SELECT force_release('order:3', 'test')");
+  }
+  assert.deepEqual(turns.map(({ state }) => state), ['acquired', 'lost']);
+  assert.ok(turns[1].error instanceof LockLost && turns[1].error.why === 'test');
+});
+
+test('without events, the line is polled', async () => {
+  const unheard = new Locks(pool, { channel: { ...server.config(), host: '/nowhere' } });
+  const first = await locks.acquire('order:4');
+  for await (const turn of unheard.queue('order:4', { poll: 50 })) {
+    if (turn.state === 'queued') await first.release();
+    else if (turn.state === 'acquired') break;
+  }
+  assert.equal((await locks.status(['order:4']))[0].locked, false);
+});
+
+test('one of two leads, the other takes over, and the first leads again', async () => {
+  const led = [];
+  const stop = new AbortController();
+  const lead = (name) => locks.lead('leader', { holder: name, ttl: 900, poll: hour, signal: stop.signal }, async (lock, signal) => {
+    led.push(name);
+    await new Promise((resolve) => { signal.addEventListener('abort', resolve); });
+    led.push(`${name} ${lock.lost ? 'lost' : 'stopped'}`);
+    signal.throwIfAborted();
+  });
+  const a = lead('a');
+  await server.until("SELECT holder = 'a' FROM lock_status('leader')");
+  const b = lead('b');
+  await server.until(inLine, ['leader', 1]);
+  await server.sql("SELECT force_release('leader', 'test')");
+  await server.until("SELECT holder = 'b' AND queued = 1 FROM lock_status('leader')"); // a stands in line
+  await server.sql("SELECT force_release('leader', 'test')");
+  await server.until("SELECT holder = 'a' AND queued = 1 FROM lock_status('leader')");
+  stop.abort();
+  for (const each of await Promise.allSettled([a, b])) assert.equal(each.reason.name, 'AbortError');
+  // The server knows of a loss before the leader does.
+  assert.deepEqual(led.filter((each) => each.startsWith('a')), ['a', 'a lost', 'a', 'a stopped']);
+  assert.deepEqual(led.filter((each) => each.startsWith('b')), ['b', 'b lost']);
+  await server.until("SELECT NOT locked AND queued = 0 FROM lock_status('leader')");
+});
+
+test('a leader whose work ends, and one whose work fails', async () => {
+  assert.equal(await locks.lead('once', {}, () => 'done'), 'done');
+  await assert.rejects(locks.lead('once', {}, () => { throw new RangeError('of the work'); }), RangeError);
+  assert.equal((await locks.status(['once']))[0].locked, false);
+});
+
+test('one connection hears of all keys, also after it was ended', async () => {
+  await server.sql("SELECT lock_set_policy('heard:', notify => true)");
+  const events = locks.listen(['heard:1', 'heard:2']);
+  const next = async () => (({ event, key }) => `${event} ${key}`)((await events.next()).value);
+  assert.deepEqual([await next(), await next()].sort(), ['connected heard:1', 'connected heard:2']);
+  await server.until(listening, [1]);
+  await (await locks.acquire('heard:1')).release();
+  await (await locks.acquire('heard:2')).release();
+  const heard = [await next(), await next()];
+  assert.deepEqual(heard.filter((each) => each.startsWith('released')), ['released heard:1', 'released heard:2']);
+  await server.sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+  assert.deepEqual([await next(), await next()].sort(), ['connected heard:1', 'connected heard:2']);
+  await (await locks.acquire('heard:2')).release();
+  assert.equal(await next(), 'released heard:2');
+  // A forged payload that is no JSON is ignored.
+  const [{ channel }] = await server.sql("SELECT lock_channel('heard:1') AS channel");
+  await server.sql("SELECT pg_notify($1, 'no JSON')", [channel]);
+  await locks.ask('heard:2').then((holders) => assert.equal(holders, 0));
+  const lock = await locks.acquire('heard:1');
+  assert.equal(await locks.ask('heard:1', 'Bob needs it'), 1);
+  const { value } = await events.next();
+  assert.deepEqual([value.event, value.reason], ['asked', 'Bob needs it']);
+  await lock.release();
+  events.end();
+  assert.deepEqual(await events.next(), { done: true, value: undefined });
+  await server.until(listening, [0]);
+});
+
+test('a key that a policy reserves for others does not keep us from hearing of the rest', async () => {
+  await server.sql("SELECT lock_set_policy('theirs:', roles => '{postgres}')");
+  const events = locks.listen(['theirs:1', 'heard:1']);
+  const first = [(await events.next()).value, (await events.next()).value].map(({ event, key }) => `${event} ${key}`).sort();
+  assert.deepEqual(first, ['connected heard:1', 'denied theirs:1']);
+  events.end();
+});
+
+test('a listener may be stopped before it is connected', async () => {
+  locks.listen(['heard:1']).end();
+  const events = locks.listen(['heard:1']);
+  assert.equal((await events.next()).value.event, 'connected');
+  const stop = new AbortController();
+  const other = locks.listen(['heard:3'], { signal: stop.signal });
+  assert.equal((await other.next()).value.event, 'connected');
+  stop.abort(new Error('enough'));
+  await assert.rejects(other.next(), /enough/);
+  other.end();
+  events.end();
+  await server.until(listening, [0]);
+});

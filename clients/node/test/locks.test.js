@@ -1,0 +1,292 @@
+// Locks with the real driver and a real server: acquire, heartbeat, loss, errors, transactions
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { inspect } from 'node:util';
+import pg from 'pg';
+import {
+  LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, Locks, lockKey,
+} from '../index.js';
+import { startServer } from './server.js';
+
+let server, pool, locks;
+
+before(async () => {
+  server = await startServer({ settings: 'deadlock_timeout = 100ms' });
+  pool = new pg.Pool({ ...server.config(), max: 5 });
+  locks = new Locks(pool, { holder: 'Alice' });
+});
+after(async () => {
+  await pool.end();
+  await server.end();
+});
+
+// The class of the error, and some of its members
+async function thrown(promise, Class, members = {}) {
+  const error = await promise.then(() => assert.fail('nothing was thrown'), (each) => each);
+  assert.equal(error.constructor, Class, inspect(error));
+  for (const [name, value] of Object.entries(members)) assert.deepEqual(error[name], value, name);
+  return error;
+}
+const aborted = (signal) => signal.aborted || new Promise((resolve) => { signal.addEventListener('abort', resolve, { once: true }); });
+
+test('acquire, a refusal that says whose it is, release', async () => {
+  const lock = await locks.acquire('order:1', { ttl: '1 min', meta: { screen: 'totals' } });
+  assert.equal(lock.status, 'acquired');
+  assert.ok(lock.isOurs() && lock.fencingToken > 0 && lock.lost === null);
+  const [status] = await locks.status(['order:1']);
+  assert.deepEqual([status.holder, status.meta, status.mode], ['Alice', { screen: 'totals' }, 'exclusive']);
+  const error = await thrown(locks.acquire('order:1', { holder: 'Bob' }), LockHeld, { holder: 'Alice', status: 'held', code: '55P03' });
+  assert.ok(error.since instanceof Date && error.until - error.since === 60000);
+  await lock.release();
+  assert.equal(lock.isOurs(), false);
+  assert.equal(await lock.ended, null);
+  assert.equal((await locks.status(['order:1']))[0].locked, false);
+});
+
+test('the same owner has it again, and is told so if it likes', async () => {
+  const lock = await locks.acquire('order:2', { owner: 'form-2' });
+  const again = await locks.acquire('order:2', { owner: 'form-2' });
+  assert.deepEqual([again.status, again.fencingToken], ['reacquired', lock.fencingToken]);
+  await thrown(locks.acquire('order:2', { owner: 'form-2', onReacquire: 'error' }), LockHeldByOwner, { code: 'LK007' });
+  await lock.release();
+  await again.release();
+});
+
+test('shared, at most two', async () => {
+  const [one, two] = [await locks.acquire('seats', { mode: 'shared', maxHolders: 2 }), await locks.acquire('seats', { mode: 'shared', maxHolders: 2 })];
+  await thrown(locks.acquire('seats', { mode: 'shared', maxHolders: 2 }), LockHeld);
+  await one.release();
+  await two.release();
+});
+
+test('a heartbeat keeps a lease of a second for three times as long', async () => {
+  const lock = await locks.acquire('kept', { ttl: 1000 });
+  const [first] = await server.sql("SELECT expires_at FROM lock_status('kept')");
+  await server.until("SELECT now() > $1::timestamptz + interval '2 s' AND locked FROM lock_status('kept')", [first.expires_at]);
+  assert.ok(lock.isOurs());
+  await lock.release();
+});
+
+test('an end by force aborts the signal, and says who and why', async () => {
+  const lock = await locks.acquire('forced', { ttl: 900 });
+  await server.sql("SELECT force_release('forced', 'Alice is at \"lunch\"')");
+  await aborted(lock.signal);
+  assert.ok(lock.lost instanceof LockLost && lock.lost === lock.signal.reason && lock.lost === await lock.ended);
+  assert.deepEqual([lock.lost.reason, lock.lost.by, lock.lost.why], ['forced', 'postgres', 'Alice is at "lunch"']);
+  assert.equal(lock.isOurs(), false);
+  await thrown(lock.release(), LockLost, { reason: 'forced' });
+});
+
+test('the release finds out what no heartbeat has', async () => {
+  const lock = await locks.acquire('late', { ttl: '1 h' });
+  await server.sql("SELECT force_release('late', 'test')");
+  await thrown(lock.release(), LockLost, { reason: 'forced', by: 'postgres', why: 'test' });
+});
+
+test('the local clock ends a lease whose heartbeats get no answer', async () => {
+  const lock = await locks.acquire('silent', { ttl: 800 });
+  const blocker = new pg.Client(server.config('postgres'));
+  await blocker.connect();
+  await blocker.query('BEGIN');
+  await blocker.query('LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE');
+  await aborted(lock.signal);
+  assert.equal(lock.lost.reason, 'expired');
+  await blocker.query('ROLLBACK');
+  await blocker.end();
+  await thrown(lock.release(), LockLost, { reason: 'expired' });
+});
+
+test('a wait for longer than the lease', async () => {
+  const first = await locks.acquire('patient');
+  const second = locks.acquire('patient', { ttl: 1000, wait: null });
+  await server.until("SELECT longest_wait > interval '1.2 s' FROM lock_activity WHERE key = 'patient'");
+  await first.release();
+  const lock = await second;
+  assert.ok(lock.isOurs());
+  await lock.release();
+});
+
+test('a wait that times out, and one that is cancelled', async () => {
+  const first = await locks.acquire('cancelled', { ttl: '1 h' });
+  await thrown(locks.acquire('cancelled', { wait: 20 }), LockHeld, { status: 'timeout', holder: 'Alice' });
+  const giveUp = new AbortController();
+  const second = locks.acquire('cancelled', { wait: '1 min', signal: giveUp.signal });
+  await server.until("SELECT waiters = 1 FROM lock_status('cancelled')");
+  giveUp.abort(new Error('the user has gone'));
+  await assert.rejects(second, /the user has gone/);
+  assert.equal((await server.sql("SELECT waiters FROM lock_status('cancelled')"))[0].waiters, 0);
+  await first.release();
+  const other = await locks.acquire('cancelled');
+  await other.release();
+});
+
+test('run() gives an answer, releases, and passes errors on', async () => {
+  assert.equal(await locks.run('run', {}, async (lock, signal) => (lock.isOurs() && !signal.aborted ? 'done' : 'lost')), 'done');
+  await assert.rejects(locks.run('run', {}, () => { throw new RangeError('of the work'); }), RangeError);
+  assert.equal((await locks.status(['run']))[0].locked, false);
+  await thrown(locks.run('run', { ttl: 900 }, async (lock, signal) => {
+    await server.sql("SELECT force_release('run', 'test')");
+    await aborted(signal);
+  }), LockLost, { reason: 'forced' });
+  const stop = new AbortController();
+  await assert.rejects(locks.run('run', { signal: stop.signal }, async (lock, signal) => {
+    stop.abort();
+    signal.throwIfAborted();
+  }), { name: 'AbortError' });
+  assert.equal((await locks.status(['run']))[0].locked, false);
+});
+
+test('Symbol.asyncDispose releases', async () => {
+  const lock = await locks.acquire('using');
+  await lock[Symbol.asyncDispose]();
+  await lock.release();
+  assert.equal((await locks.status(['using']))[0].locked, false);
+});
+
+test('guards: a write under the lock, without it, and of a form that is stale', async () => {
+  await server.sql(`CREATE TABLE orders (id int PRIMARY KEY, note text); INSERT INTO orders VALUES (42, 'new'); GRANT SELECT, UPDATE ON orders TO shop;
+    SELECT lock_protect('orders', 'order:{id}')`);
+  const write = (client) => client.query('UPDATE orders SET note = $1 WHERE id = 42 RETURNING note', ['written']);
+  const lock = await locks.acquire(lockKey('order', 42), { owner: 'form-42' });
+  assert.equal((await lock.transaction(write)).rows[0].note, 'written');
+  await thrown(locks.transaction({ owner: 'form-43' }, write), LockLost, { reason: 'not_held', code: 'LK006' });
+  await lock.release();
+  const again = await locks.acquire('order:42', { owner: 'form-42' });
+  await thrown(lock.transaction(write), LockLost, { reason: 'stale', code: 'LK005' });
+  assert.equal((await again.transaction(write)).rowCount, 1);
+  // The pool's connections have forgotten the owner.
+  await assert.rejects(pool.query("UPDATE orders SET note = '' WHERE id = 42"), { code: 'LK006' });
+  await assert.rejects(lock.transaction((client) => client.query('SELECT 1 / 0')), { code: '22012' });
+  await assert.rejects(again.transaction((client) => client.query('SELECT 1 / 0').catch(() => 'swallowed')), /rolled back/);
+  await again.release();
+});
+
+test('assert() in a transaction of the caller', async () => {
+  const lock = await locks.acquire('asserted');
+  const client = await pool.connect();
+  await assert.rejects(lock.assert(client), /needs a transaction/);
+  await client.query('BEGIN');
+  await lock.assert(client);
+  const [status] = await locks.status(['asserted']);
+  assert.equal(status.pending, true);
+  await client.query('ROLLBACK');
+  await server.sql("SELECT force_release('asserted', 'test')");
+  await client.query('BEGIN');
+  await thrown(lock.assert(client), LockLost, { reason: 'forced', why: 'test' });
+  await client.query('ROLLBACK');
+  client.release();
+  await lock.release().catch(() => {});
+});
+
+test('errors are classes', async () => {
+  await server.sql("SELECT lock_set_policy('theirs:', roles => '{postgres}'), lock_set_policy('few:', max_keys_per_role => 1), lock_set_policy('short:', max_lifetime => '1 s')");
+  await thrown(locks.acquire('theirs:1'), LockDenied, { code: '42501' });
+  const few = await locks.acquire('few:1');
+  await thrown(locks.acquire('few:2'), LockQuota, { code: '53400' });
+  await few.release();
+  const short = await locks.acquire('short:1', { ttl: 500 });
+  await aborted(short.signal);
+  assert.equal(short.lost.reason, 'expired');
+  await assert.rejects(locks.acquire('k', { ttl: '2 centuries' }), { code: '22023' });
+
+  // Errors that only other functions or servers raise
+  const { translate } = await import('../lib/errors.js');
+  const of = (text, ...values) => pool.query(text, values).catch((error) => { throw translate(error); });
+  await thrown(of("SELECT lock_release('nobody', 'x')"), LockLost, { reason: 'not_found', code: 'LK002' });
+  const lock = await locks.acquire('theirs', { owner: 'x' });
+  await thrown(of("SELECT lock_release('theirs', 'y')"), LockLost, { reason: 'not_owner', code: 'LK003' });
+  await lock.release();
+  await thrown(of("SELECT lock_release('theirs', 'x')"), LockLost, { reason: 'already_released', code: 'LK004' });
+  await server.sql('GRANT EXECUTE ON FUNCTION force_release TO shop');
+  const grant = await locks.acquire('theirs');
+  await thrown(of("SELECT force_release('theirs', 'test', 1)"), LockChanged, { code: 'LK011' });
+  await grant.release();
+  await server.sql("ALTER ROLE shop SET atomic_lock.partitions = 2; ALTER ROLE shop SET atomic_lock.partition = -1");
+  const other = new pg.Pool(server.config());
+  await thrown(new Locks(other).acquire('k'), LockPartition, { code: 'LK010' });
+  await other.end();
+  await server.sql('ALTER ROLE shop RESET ALL');
+  const client = await pool.connect();
+  await client.query('BEGIN');
+  await client.query("SELECT lock_acquire('short:2', '1 s', 'z'), lock_release('short:2', 'z')");
+  await client.query('SELECT pg_sleep_until(clock_timestamp() + interval \'1 s\')');
+  const again = client.query("SELECT lock_acquire('short:2', '1 s', 'z')").catch((error) => { throw translate(error); });
+  await again.catch(() => {});
+  await client.query('ROLLBACK');
+  client.release();
+  await thrown(again, LockLifetimeExceeded, { code: 'LK008' });
+});
+
+test('a deadlock of two owners', async () => {
+  const [a, b] = [await locks.acquire('dead:a', { owner: 'a' }), await locks.acquire('dead:b', { owner: 'b' })];
+  let victims = 0;
+  const wait = async (mine, key, owner) => {
+    try {
+      await (await locks.acquire(key, { owner, wait: '1 min' })).release();
+    } catch (error) {
+      assert.equal(error.constructor, LockDeadlock);
+      victims++;
+    }
+    await mine.release(); // the other one goes on
+  };
+  await Promise.all([wait(a, 'dead:b', 'a'), wait(b, 'dead:a', 'b')]);
+  assert.equal(victims, 1);
+});
+
+test('the extension is missing, or too old', async () => {
+  await server.sql('CREATE DATABASE empty');
+  const other = new pg.Pool(server.config('shop', 'empty'));
+  const none = new Locks(other);
+  await assert.rejects(none.acquire('k'), (error) => error instanceof LockSetup && /"empty" has no extension atomic_lock.*CREATE EXTENSION/.test(error.message));
+  await server.sql("UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'atomic_lock'");
+  const old = new Locks(pool);
+  await assert.rejects(old.acquire('k'), (error) => error instanceof LockSetup && /version 0\.9, and this package needs 1\.0.*ALTER EXTENSION/.test(error.message));
+  await server.sql("UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'atomic_lock'");
+  await (await old.acquire('k')).release();
+  await other.end();
+});
+
+test('the extension in a schema that is not in the path', async () => {
+  await server.sql('CREATE DATABASE hidden');
+  const setup = new pg.Client(server.config('postgres', 'hidden'));
+  await setup.connect();
+  await setup.query(`CREATE SCHEMA "Of Locks"; CREATE EXTENSION atomic_lock SCHEMA "Of Locks"; SELECT "Of Locks".lock_grant_access('shop', 'user')`);
+  await setup.end();
+  const other = new pg.Pool(server.config('shop', 'hidden'));
+  for (const options of [{}, { schema: '"Of Locks"' }]) {
+    const lock = await new Locks(other, options).acquire('k');
+    await lock.transaction((client) => lock.assert(client));
+    await lock.release();
+  }
+  await other.end();
+});
+
+test('lockKey() writes keys as lock_key() does', async () => {
+  for (const parts of [['order', '42'], ['a:b', 'c\\d', ''], [':', '\\:'], ['ü', '🔒']]) {
+    const [{ key }] = await server.sql('SELECT lock_key(VARIADIC $1::text[]) AS key', [parts]);
+    assert.equal(lockKey(...parts), key);
+  }
+});
+
+test('owners are shown nowhere', async () => {
+  const owner = 'secret-8f14e45f';
+  const seen = [];
+  const lock = await locks.acquire('secret', { owner, ttl: 900 });
+  seen.push(lock, locks, lock.signal);
+  seen.push(await locks.acquire('secret', { owner: `${owner}-2` }).catch((error) => error));
+  seen.push(await locks.acquire('secret', { owner, ttl: '2 centuries' }).catch((error) => error));
+  seen.push(await locks.acquire('secret', { owner, onReacquire: 'error' }).catch((error) => error));
+  seen.push(await locks.transaction({ owner: `${owner}-3` }, (client) => client.query('UPDATE orders SET id = id')).catch((error) => error));
+  await server.sql("SELECT force_release('secret', 'test')");
+  await aborted(lock.signal);
+  seen.push(lock.lost, await lock.release().catch((error) => error));
+  assert.equal(lock.owner, owner);
+  assert.equal(seen.length, 9);
+  for (const each of seen) {
+    assert.doesNotMatch(inspect(each, { showHidden: true, depth: 20 }) + JSON.stringify(each) + String(each), /secret-8f/);
+  }
+  assert.doesNotMatch(server.log(), /secret-8f/);
+  const [{ shown }] = await server.sql("SELECT count(*) FILTER (WHERE query ~ 'secret-8f') AS shown FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
+  assert.equal(shown, '0');
+});

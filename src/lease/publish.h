@@ -1,0 +1,22 @@
+/*
+ * publish.h
+ *		Publishing the end of holdings.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
+ */
+#ifndef AL_LEASE_PUBLISH_H
+#define AL_LEASE_PUBLISH_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "claim/holding.h"
+#include "table/history.h"
+
+extern void al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+						   AlEndedBy ended_by, const text *reason);
+
+extern void al_publish_commit(bool is_prepared);
+extern void al_publish_forget(void);
+
+#endif							/* AL_LEASE_PUBLISH_H */
