@@ -442,13 +442,14 @@ CREATE FUNCTION lock_acquire_all(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	modes text[] DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
-'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set, and does not go with "max_holders"; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
+COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer, text[]) IS
+'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "modes" has a mode for each key, in place of "mode"; "wait" is for the whole set, and does not go with "max_holders"; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
 
 CREATE FUNCTION lock_try_acquire_all(
 	keys text[],
@@ -458,13 +459,44 @@ CREATE FUNCTION lock_try_acquire_all(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	modes text[] DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
+COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer, text[]) IS
 'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
+
+CREATE FUNCTION lock_acquire_path(
+	path text,
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL,
+	separator text DEFAULT '/'
+) RETURNS SETOF lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_acquire_path'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
+
+COMMENT ON FUNCTION lock_acquire_path(text, interval, text, interval, text, jsonb, text) IS
+'takes the lock "path" and shares each folder above it, which lock_path names, all or none, with leases of one length; returns one row per key; raises what lock_acquire_all raises, 22023 for more than 32 parts or an empty one';
+
+CREATE FUNCTION lock_try_acquire_path(
+	path text,
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL,
+	separator text DEFAULT '/'
+) RETURNS SETOF lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_path'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
+
+COMMENT ON FUNCTION lock_try_acquire_path(text, interval, text, interval, text, jsonb, text) IS
+'like lock_acquire_path, but instead of raising an error for the state of a lock returns one row, for the key in the way, with status "held", "held_by_owner", "pending", "timeout" or "deadlock"';
 
 CREATE FUNCTION lock_convert(
 	key text,
@@ -547,6 +579,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release_all(text) IS
 'releases everything that "owner" (default atomic_lock.owner) holds in this database; returns how many holdings';
+
+CREATE FUNCTION lock_release_path(path text, owner text DEFAULT NULL, separator text DEFAULT '/')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_release_path'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
+
+COMMENT ON FUNCTION lock_release_path(text, text, text) IS
+'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
 
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -851,6 +891,14 @@ LANGUAGE C STABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_key("any") IS
 'the same for parts of any types, each written as templates of guards write it, whatever the session has set: dates are ISO, timestamps UTC; stable and not immutable, since the text of enums and names is in the catalog';
+
+CREATE FUNCTION lock_path(path text, separator text DEFAULT '/')
+RETURNS text[]
+AS 'MODULE_PATHNAME', 'atomic_lock_path'
+LANGUAGE C IMMUTABLE PARALLEL SAFE;
+
+COMMENT ON FUNCTION lock_path(text, text) IS
+'the keys of the folders above "path", which end with the separator, and "path" itself, in the order of their bytes; a separator behind an odd number of backslashes does not split; raises 22004 for a null, 22023 for more than 32 parts, an empty part, or a separator that has a backslash or is longer than 8 bytes';
 
 CREATE FUNCTION lock_partition(key text, partitions integer)
 RETURNS integer
@@ -1168,7 +1216,8 @@ CREATE FUNCTION lock_stats(
 	OUT waits bigint,
 	OUT total_wait interval,
 	OUT longest_wait interval,
-	OUT since timestamptz
+	OUT since timestamptz,
+	OUT guard_refusals bigint
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_stats'
@@ -1197,6 +1246,7 @@ COMMENT ON COLUMN lock_stats.waits IS 'waits of acquires in the queue of a key';
 COMMENT ON COLUMN lock_stats.total_wait IS 'how long these waits lasted together';
 COMMENT ON COLUMN lock_stats.longest_wait IS 'how long the longest of them lasted';
 COMMENT ON COLUMN lock_stats.since IS 'when counting began';
+COMMENT ON COLUMN lock_stats.guard_refusals IS 'writes that guards refused because the lock of the row was not held';
 
 CREATE FUNCTION lock_stats_reset()
 RETURNS void
@@ -1412,15 +1462,16 @@ BEGIN
 
 	names := CASE level
 		WHEN 'user' THEN ARRAY['lock_acquire', 'lock_try_acquire',
-			'lock_acquire_all', 'lock_try_acquire_all', 'lock_convert', 'lock_try_convert',
+			'lock_acquire_all', 'lock_try_acquire_all', 'lock_acquire_path', 'lock_try_acquire_path',
+			'lock_release_path', 'lock_convert', 'lock_try_convert',
 			'lock_transfer', 'lock_try_transfer', 'lock_transfer_all',
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_partition', 'lock_policy',
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
 			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
-			'lock_is_held', 'lock_holder', 'lock_key', 'lock_partition', 'lock_held_at',
+			'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
@@ -1480,7 +1531,7 @@ BEGIN
 			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_partition', 'lock_channel'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)

@@ -88,6 +88,7 @@ INSERT INTO rule (proc, at, late, sort) VALUES
 	('lock_stats', 'all', NULL, NULL),
 	('lock_sweeper_status', 'all', NULL, NULL),
 	('lock_key', 'any', NULL, NULL),
+	('lock_path', 'any', NULL, NULL),
 	('lock_partition', 'any', NULL, NULL),
 	-- Its arguments can have any types, which only C functions can.
 	('lock_key("any")', 'none', NULL, NULL);
@@ -98,6 +99,9 @@ INSERT INTO rule (proc, at, detail, hint) VALUES
 	('lock_guard', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
 	('lock_protect', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
 	('lock_unprotect', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
+	('lock_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_acquire_all, with a mode for each key.'),
+	('lock_try_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_try_acquire_all, with a mode for each key.'),
+	('lock_release_path', 'refused', 'The keys of a path may belong to several shards.', 'Release each key.'),
 	('lock_channel', 'refused', 'Events are sent on the shard of the key.', 'Connect to the shard, and LISTEN there.'),
 	('lock_set_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and set the policy there.'),
 	('lock_drop_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and drop the policy there.'),
@@ -580,7 +584,7 @@ FROM made WHERE at = 'all' AND NOT is_set;
 
 -- Sets: shard after shard, each with its keys, in the same order by everybody
 SELECT format($facade$
-CREATE FUNCTION %1$I.app_lock_parts(keys text[], OUT shard integer, OUT part text[]) RETURNS SETOF record
+CREATE FUNCTION %1$I.app_lock_parts(keys text[], modes text[] DEFAULT NULL, OUT shard integer, OUT part text[], OUT part_modes text[]) RETURNS SETOF record
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -589,9 +593,12 @@ DECLARE
 BEGIN
 	-- A shard reports faults of the keys.
 	IF bad IS NOT NULL OR keys IS NULL OR coalesce(array_ndims(keys), 0) <> 1 OR cardinality(keys) > 1000 THEN
-		RETURN QUERY SELECT 0, CASE WHEN array_ndims(keys) = 1 AND cardinality(keys) <= 1000 THEN bad ELSE keys END;
+		RETURN QUERY SELECT 0, CASE WHEN array_ndims(keys) = 1 AND cardinality(keys) <= 1000 THEN bad ELSE keys END, NULL::text[];
+	ELSIF array_ndims(modes) <> 1 OR cardinality(modes) <> cardinality(keys) THEN
+		RETURN QUERY SELECT %1$I.app_lock_hash(k) & (partitions - 1), ARRAY[k], '{}'::text[] FROM unnest(keys) k LIMIT 1;
 	ELSE
-		RETURN QUERY SELECT %1$I.app_lock_hash(k) & (partitions - 1), array_agg(k) FROM unnest(keys) k GROUP BY 1 ORDER BY 1;
+		RETURN QUERY SELECT %1$I.app_lock_hash(k) & (partitions - 1), array_agg(k), CASE WHEN modes IS NOT NULL THEN array_agg(m) END
+			FROM unnest(keys, modes) u (k, m) GROUP BY 1 ORDER BY 1;
 	END IF;
 END
 $$;
@@ -652,13 +659,13 @@ BEGIN
 	IF problem IS NOT NULL THEN
 		PERFORM %1$I.app_lock_raise(problem);
 	END IF;
-	SELECT min(p.shard), max(p.shard) INTO first, last FROM %1$I.app_lock_parts(keys) p;
+	SELECT min(p.shard), max(p.shard) INTO first, last FROM %1$I.app_lock_parts(keys, modes) p;
 	BEGIN
 		-- After a wait, the shards before the last are called once more, so that their leases
 		-- are as long as those of the last.
 		<<shards>>
 		FOR parts IN
-			SELECT p.*, again FROM %1$I.app_lock_parts(keys) p, unnest('{false,true}'::boolean[]) again
+			SELECT p.*, again FROM %1$I.app_lock_parts(keys, modes) p, unnest('{false,true}'::boolean[]) again
 			WHERE NOT again OR p.shard <> last
 			ORDER BY again, p.shard
 		LOOP
@@ -671,14 +678,14 @@ BEGIN
 			ELSIF NOT is_known THEN
 				-- No other caller can repeat the call and rely on its locks.
 				asked := parts.part;
-			ELSIF mode = 'exclusive' THEN
+			ELSIF mode = 'exclusive' OR modes IS NOT NULL THEN
 				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h WHERE h.c2 = 'shared');
 			END IF;
 			-- One budget of wait for all of them
-			FOR r IN EXECUTE format('SELECT * FROM %%I.%%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', %5$L, 'app_lock_on_shard_' || function)
+			FOR r IN EXECUTE format('SELECT * FROM %%I.%%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)', %5$L, 'app_lock_on_shard_' || function)
 				USING parts.shard, settings, parts.part, ttl, name, mode,
 					CASE WHEN parts.again THEN '0' WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '1 ms') ELSE wait END,
-					holder, meta, max_holders
+					holder, meta, max_holders, parts.part_modes
 			LOOP
 				asked := '{}';
 				problem := r.problem;
@@ -747,7 +754,7 @@ DECLARE
 BEGIN
 	-- All shards are called, also where one fails.
 	FOR al_part IN
-		SELECT * FROM %1$I.app_lock_parts($1) p WHERE $1 IS NOT NULL
+		SELECT p.shard, p.part FROM %1$I.app_lock_parts($1) p WHERE $1 IS NOT NULL
 		UNION ALL SELECT s, NULL FROM generate_series(0, %1$I.app_lock_partitions() - 1) s WHERE $1 IS NULL
 	LOOP
 		BEGIN

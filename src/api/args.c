@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "common/int.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -31,6 +32,7 @@
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "base/str.h"
 
@@ -105,6 +107,81 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 			keys[distinct++] = keys[i];
 	}
 	*count = distinct;
+	return keys;
+}
+
+static int	word_of(AlString given, const char *what, const char *const *words, const char *list);
+static const char *const modes[] = {"exclusive", "shared", NULL};
+
+/*
+ * The modes argument, which has a mode for each element of the array of keys: for each key
+ * that al_keys_arg() has returned, is it to be shared?  NULL: "is_shared" for all keys.
+ */
+bool *
+al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
+			 bool is_shared)
+{
+	bool	   *shared = palloc(count * sizeof(bool));
+	bool	   *is_known = palloc0(count * sizeof(bool));
+	ArrayType  *array;
+	Datum	   *names;
+	Datum	   *words;
+	bool	   *nulls;
+	int			name_count;
+	int			word_count;
+
+	memset(shared, is_shared, count);
+	if (PG_ARGISNULL(argno))
+		return shared;
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &words, &nulls, &word_count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(keys_argno), TEXTOID, -1, false, TYPALIGN_INT,
+					  &names, NULL, &name_count);
+	if (ARR_NDIM(array) != 1 || word_count != name_count)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("modes must be a one-dimensional array with a mode for each key")));
+	for (int i = 0; i < word_count; i++)
+	{
+		AlKey		key = {.name = al_string(DatumGetTextPP(names[i]))};
+		const AlKey *found = bsearch(&key, keys, count, sizeof(AlKey), compare_keys);
+
+		if (nulls[i])
+			al_raise_null("mode");
+		is_shared = word_of(al_string(DatumGetTextPP(words[i])), "mode", modes,
+							"exclusive or shared") == 1;
+		if (is_known[found - keys] && shared[found - keys] != is_shared)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("lock key \"%s\" is given with both modes", al_display(key.name))));
+		is_known[found - keys] = true;
+		shared[found - keys] = is_shared;
+	}
+	return shared;
+}
+
+/* A path and its separator, which are two arguments */
+void
+al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
+{
+	AlString	name;
+
+	if (PG_ARGISNULL(argno))
+		al_raise_null("lock path");
+	if (PG_ARGISNULL(separator_argno))
+		al_raise_null("separator");
+	name = checked_text(fcinfo, argno, "lock path", 1, AL_MAX_KEY_BYTES);
+	al_path_split(name, al_check_separator(al_string(PG_GETARG_TEXT_PP(separator_argno))), path);
+}
+
+/* The keys of a path, sorted by their bytes */
+AlKey *
+al_path_keys(const AlPath *path)
+{
+	AlKey	   *keys = palloc(path->count * sizeof(AlKey));
+
+	for (int i = 0; i < path->count; i++)
+		al_key_init(&keys[i], al_check_key(al_path_key(path, i)));
 	return keys;
 }
 
@@ -186,16 +263,10 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The index of the argument in a NULL-terminated list of words */
+/* The index of a word in a NULL-terminated list of words */
 static int
-word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
-		 const char *const *words, const char *list)
+word_of(AlString given, const char *what, const char *const *words, const char *list)
 {
-	AlString	given;
-
-	if (PG_ARGISNULL(argno))
-		al_raise_null(what);
-	given = al_string(PG_GETARG_TEXT_PP(argno));
 	for (int i = 0; words[i]; i++)
 	{
 		if (al_string_equal(given, al_cstring(words[i])))
@@ -210,6 +281,15 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	return 0;					/* keep compiler quiet */
 }
 
+static int
+word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
+		 const char *const *words, const char *list)
+{
+	if (PG_ARGISNULL(argno))
+		al_raise_null(what);
+	return word_of(al_string(PG_GETARG_TEXT_PP(argno)), what, words, list);
+}
+
 /* The on_reacquire argument, or the setting for NULL */
 AlReacquire
 al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
@@ -221,7 +301,6 @@ al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "on_reacquire", words, "extend or error");
 }
 
-static const char *const modes[] = {"exclusive", "shared", NULL};
 static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
 
 /* Is the mode argument "shared"? */

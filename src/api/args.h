@@ -10,11 +10,16 @@
 #include "fmgr.h"
 
 #include "atomic_lock.h"
+#include "base/path.h"
 #include "base/settings.h"
 
 extern void al_raise_null(const char *what);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
 extern AlKey *al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count);
+extern bool *al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys,
+						  int count, bool is_shared);
+extern void al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path);
+extern AlKey *al_path_keys(const AlPath *path);
 extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		lock_key(): make a key of parts.  lock_partition(): the partition of a key.
+ *		lock_key(): make a key of parts.  lock_path(): the folders above a key.
+ *		lock_partition(): the partition of a key.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -15,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -23,10 +25,12 @@
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/partition.h"
+#include "base/path.h"
 #include "base/str.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_key);
 PG_FUNCTION_INFO_V1(atomic_lock_key_any);
+PG_FUNCTION_INFO_V1(atomic_lock_path);
 PG_FUNCTION_INFO_V1(atomic_lock_partition);
 
 static void
@@ -89,6 +93,19 @@ atomic_lock_key_any(PG_FUNCTION_ARGS)
 		append(&key, i == 0, &part, PG_GETARG_DATUM(i), PG_ARGISNULL(i));
 	}
 	PG_RETURN_TEXT_P(al_string_text(al_check_encoding((AlString) {key.data, key.len}, "lock key")));
+}
+
+/* lock_path(path, separator): the folders above a key, and the key */
+Datum
+atomic_lock_path(PG_FUNCTION_ARGS)
+{
+	AlPath		path;
+	Datum		keys[AL_MAX_PATH];
+
+	al_path_arg(fcinfo, 0, 1, &path);
+	for (int i = 0; i < path.count; i++)
+		keys[i] = PointerGetDatum(al_string_text(al_path_key(&path, i)));
+	PG_RETURN_ARRAYTYPE_P(construct_array(keys, path.count, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
 /*

@@ -32,11 +32,13 @@
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/partition.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "claim/holding.h"
 #include "claim/tx_holdings.h"
 #include "lease/acquire.h"
 #include "lease/extend.h"
+#include "lease/path.h"
 #include "lease/release.h"
 #include "lease/report.h"
 #include "lease/state.h"
@@ -51,23 +53,23 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The common arguments of functions that acquire: from ttl to meta, and max_holders */
+/* The common arguments of functions that acquire: from ttl to meta; paths have no mode */
 static void
-request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, int max_holders_argno,
-			 AlAcquire *request)
+request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, bool has_mode, AlAcquire *request)
 {
+	int			wait_argno = has_mode ? 4 : 3;
+
 	memset(request, 0, sizeof(AlAcquire));
 	request->lifetime = lifetime;
 	request->ttl = al_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
-	request->is_shared = al_mode_arg(fcinfo, 3);
-	request->max_holders = al_max_holders_arg(fcinfo, max_holders_argno, request->is_shared);
-	request->wait = al_wait_arg(fcinfo, 4);
+	request->is_shared = has_mode && al_mode_arg(fcinfo, 3);
+	request->wait = al_wait_arg(fcinfo, wait_argno);
 	request->on_reacquire = al_on_reacquire;
 	request->role = GetUserId();
-	request->holder = al_holder_arg(fcinfo, 5);
+	request->holder = al_holder_arg(fcinfo, wait_argno + 1);
 	request->default_holder = al_holder_default;
-	request->meta = al_meta_arg(fcinfo, 6);
+	request->meta = al_meta_arg(fcinfo, wait_argno + 2);
 	/* Code that runs for another role must leave no lock in that role's session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
@@ -93,7 +95,8 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	bool		acquired;
 
 	al_key_arg(fcinfo, 0, &key);
-	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), 8, &request);
+	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), true, &request);
+	request.max_holders = al_max_holders_arg(fcinfo, 8, request.is_shared);
 	request.on_reacquire = al_on_reacquire_arg(fcinfo, 9);
 	al_terms_set_wait(&key, 1, &request);
 
@@ -116,27 +119,19 @@ AL_FUNCTION(atomic_lock_try_acquire)
 }
 
 /*
- * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a
- * lock_grant for each key; or if the set is refused, one for the refused key
+ * Acquire a set; arguments as in al_lease_acquire_all().  Returns a lock_grant for each key;
+ * or if the set is refused, one for the refused key.
  */
 static Datum
-acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
+acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
+			AlAcquire *requests, const bool *is_shared, bool raise)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	AlKey	   *keys;
-	int			count;
-	AlAcquire	request;
-	AlResult   *results;
+	AlResult   *results = palloc(count * sizeof(AlResult));
 	int			refused;
-	Relation	rel = al_open_for_writing(function);
 
 	InitMaterializedSRF(fcinfo, 0);
-	keys = al_keys_arg(fcinfo, 0, &count);
-	request_args(fcinfo, AL_LEASE, 7, &request);
-	al_terms_set_wait(keys, count, &request);
-	results = palloc(count * sizeof(AlResult));
-
-	refused = al_lease_acquire_all(&rel, keys, count, &request, results);
+	refused = al_lease_acquire_all(&rel, keys, count, requests, is_shared, results);
 	Assert(refused < count);
 	if (refused >= 0 && raise)
 		al_raise(&keys[refused], &results[refused]);
@@ -148,10 +143,41 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 		if (refused >= 0 && i != refused)
 			continue;
-		al_grant_columns(&keys[i], &request.owner, &results[i], values, nulls);
+		al_grant_columns(&keys[i], &requests[0].owner, &results[i], values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
+}
+
+/* Make an exclusive and a shared request of the first one */
+static void
+split_request(AlAcquire *requests)
+{
+	requests[1] = requests[0];
+	requests[0].is_shared = false;
+	requests[1].is_shared = true;
+}
+
+/* lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders, modes) */
+static Datum
+acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	AlKey	   *keys;
+	int			count;
+	bool	   *is_shared;
+	bool		any_shared = false;
+	AlAcquire	requests[2];	/* exclusive and shared */
+	Relation	rel = al_open_for_writing(function);
+
+	keys = al_keys_arg(fcinfo, 0, &count);
+	request_args(fcinfo, AL_LEASE, true, &requests[0]);
+	is_shared = al_modes_arg(fcinfo, 8, 0, keys, count, requests[0].is_shared);
+	for (int i = 0; i < count; i++)
+		any_shared |= is_shared[i];
+	al_terms_set_wait(keys, count, &requests[0]);
+	split_request(requests);
+	requests[1].max_holders = al_max_holders_arg(fcinfo, 7, any_shared);
+	return acquire_set(fcinfo, rel, keys, count, requests, is_shared, raise);
 }
 
 AL_FUNCTION(atomic_lock_acquire_all)
@@ -162,6 +188,46 @@ AL_FUNCTION(atomic_lock_acquire_all)
 AL_FUNCTION(atomic_lock_try_acquire_all)
 {
 	return acquire_all(fcinfo, "lock_try_acquire_all()", false);
+}
+
+/*
+ * lock_[try_]acquire_path(path, ttl, owner, wait, holder, meta, separator): the folders are
+ * shared and the path is exclusive; all leases have the same length
+ */
+static Datum
+acquire_path(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	AlPath		path;
+	AlKey	   *keys;
+	bool		is_shared[AL_MAX_PATH];
+	AlAcquire	requests[2];	/* exclusive and shared */
+	int64		ttl = PG_INT64_MAX;
+	Relation	rel = al_open_for_writing(function);
+
+	al_path_arg(fcinfo, 0, 6, &path);
+	keys = al_path_keys(&path);
+	request_args(fcinfo, AL_LEASE, false, &requests[0]);
+	al_terms_set_wait(keys, path.count, &requests[0]);
+	for (int i = 0; i < path.count; i++)
+	{
+		is_shared[i] = i < path.count - 1;
+		al_terms_admit(&keys[i]);
+		ttl = Min(ttl, al_terms_new_ttl(&keys[i], requests[0].ttl));
+	}
+	requests[0].ttl = ttl;
+	split_request(requests);
+	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;
+	return acquire_set(fcinfo, rel, keys, path.count, requests, is_shared, raise);
+}
+
+AL_FUNCTION(atomic_lock_acquire_path)
+{
+	return acquire_path(fcinfo, "lock_acquire_path()", true);
+}
+
+AL_FUNCTION(atomic_lock_try_acquire_path)
+{
+	return acquire_path(fcinfo, "lock_try_acquire_path()", false);
 }
 
 /* lock_[try_]convert(key, owner, mode, wait): the holding in its new mode */
@@ -268,6 +334,28 @@ AL_FUNCTION(atomic_lock_try_release)
 	if (result.outcome == AL_IN_TRANSACTION)
 		al_raise(&key, &result);
 	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
+}
+
+/* lock_release_path(path, owner, separator): the number of released keys, or an error */
+AL_FUNCTION(atomic_lock_release_path)
+{
+	Relation	rel = al_open_for_writing("lock_release_path()");
+	AlPath		path;
+	AlKey	   *keys;
+	AlAcquire	request = {.is_convert = true, .is_shared = true, .role = GetUserId(),
+		.default_holder = al_holder_default};
+	AlResult	result;
+	int64		released;
+	int			refused;
+
+	al_path_arg(fcinfo, 0, 2, &path);
+	keys = al_path_keys(&path);
+	al_owner_arg(fcinfo, 1, &request.owner);
+	refused = al_lease_release_path(&rel, keys, path.count, path.is_folder, &request, &result, &released);
+	if (refused >= 0)
+		al_raise(&keys[refused], &result);
+	close_app_lock(rel, true);
+	PG_RETURN_INT64(released);
 }
 
 /* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or returns NULL */

@@ -40,12 +40,12 @@ attach_or_raise(const char *what)
 /* lock_stats(): a row for each database with counts */
 AL_FUNCTION(atomic_lock_stats)
 {
-	/* The columns between the name and "since" */
+	/* The columns after the name; "since" is before the last one */
 	static const AlCounter columns[] = {
 		AL_COUNT_GRANTS, AL_COUNT_REGRANTS, AL_COUNT_REFUSALS, AL_COUNT_TIMEOUTS,
 		AL_COUNT_DEADLOCKS, AL_COUNT_RELEASES, AL_COUNT_EXTENDS, AL_COUNT_EXPIRATIONS,
 		AL_COUNT_STEALS, AL_COUNT_FORCED, AL_COUNT_SWEEPS, AL_COUNT_SWEPT,
-		AL_COUNT_WAITS, AL_COUNT_WAITED, AL_COUNT_LONGEST_WAIT
+		AL_COUNT_WAITS, AL_COUNT_WAITED, AL_COUNT_LONGEST_WAIT, AL_COUNT_GUARD_REFUSALS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	AlStats    *stats;
@@ -81,7 +81,8 @@ AL_FUNCTION(atomic_lock_stats)
 			if (columns[j] == AL_COUNT_WAITED || columns[j] == AL_COUNT_LONGEST_WAIT)
 				values[j + 1] = al_interval_datum(DatumGetInt64(values[j + 1]));
 		}
-		values[lengthof(columns) + 1] = TimestampTzGetDatum((TimestampTz) since);
+		values[lengthof(columns) + 1] = values[lengthof(columns)];
+		values[lengthof(columns)] = TimestampTzGetDatum((TimestampTz) since);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -45,6 +45,8 @@
 #include "lease/pin.h"
 #include "lease/report.h"
 #include "lease/state.h"
+#include "shmem/shmem.h"
+#include "shmem/stat.h"
 #include "table/catalog.h"
 
 /* May both roles see the key?  A foreign key's action runs as the table's owner. */
@@ -89,6 +91,8 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 		if (pin)
 			result.outcome = pin->slot == AL_SLOT_EXCLUSIVE ? AL_CHANGED : AL_HELD_BY_OWNER;
 	}
+	(void) al_shmem_attach();
+	al_stat_count(AL_COUNT_GUARD_REFUSALS, 1);
 	al_key_init(&key, name);
 	may_see = may_see_key(guard, rel);
 	if (result.outcome == AL_CHANGED)

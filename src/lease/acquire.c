@@ -35,6 +35,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/key.h"
+#include "base/owner.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -350,27 +351,28 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 }
 
 /*
- * Acquire all keys of a set, or none.  The keys are sorted.  request->wait is for the whole
- * set.  Returns -1 if all are granted; otherwise the index of the refused key, and only
- * that key's result is valid.
+ * Acquire all keys of a set, or none.  The keys are sorted.  "requests" has the exclusive and
+ * the shared request, with the same owner and wait; "is_shared" has the mode of each key.  The
+ * wait is for the whole set.  Returns -1 if all are granted; otherwise the index of the
+ * refused key, and only that key's result is valid.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
-					 AlAcquire *request, AlResult *results)
+					 AlAcquire *requests, const bool *is_shared, AlResult *results)
 {
 	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
 	List	   *order = NIL;
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
 
-	request->owner.in_index = true;
+	requests[false].owner.in_index = requests[true].owner.in_index = true;
 	/* Check the terms of all keys first: do not wait where another key cannot be granted. */
 	for (int i = 0; i < count; i++)
 	{
 		attempts[i].key = &keys[i];
-		attempts[i].request = request;
+		attempts[i].request = &requests[is_shared[i]];
 		attempts[i].result = &results[i];
-		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
 		order = lappend_int(order, i);
 	}
 	for (int done = 0; done < list_length(order); done++)
@@ -379,11 +381,11 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 
 		attempt_since(rel, &attempts[i], start);
 		/* A policy may have changed during the wait. */
-		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
 		waited = Max(waited, results[i].waited);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
-		if (done < count && request->wait > 0 && results[i].outcome == AL_REACQUIRED)
+		if (done < count && attempts[i].request->wait > 0 && results[i].outcome == AL_REACQUIRED)
 		{
 			al_attempt_drop(&attempts[i]);
 			order = lappend_int(order, i);
@@ -396,6 +398,11 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			al_attempt_refresh(*rel, &attempts[i]);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
+	}
+	if (requests[false].owner.generated)
+	{
+		al_owner_generate(&requests[false].owner, InvalidBlockNumber);
+		requests[true].owner = requests[false].owner;
 	}
 	grant_set(*rel, attempts, count);
 	return -1;

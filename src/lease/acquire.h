@@ -15,7 +15,8 @@ extern void al_attempt_in_turn(Relation *rel, AlAttempt *attempt);
 extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request,
 							 AlResult *result);
 extern int al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
-								AlAcquire *request, AlResult *results);
+								AlAcquire *requests, const bool *is_shared,
+								AlResult *results);
 extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
 							const text *reason, AlResult *result);
 extern List *al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request,

@@ -33,6 +33,7 @@ typedef enum AlCounter
 	AL_COUNT_WAITS,
 	AL_COUNT_WAITED,			/* microseconds */
 	AL_COUNT_LONGEST_WAIT,		/* microseconds */
+	AL_COUNT_GUARD_REFUSALS,
 	AL_COUNTERS
 } AlCounter;
 

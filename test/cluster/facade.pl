@@ -136,6 +136,12 @@ SELECT lock_release(NULL, 'secret-1');
 SELECT lock_acquire_all('{}'), lock_acquire_all(NULL);
 SELECT lock_acquire_all('{{a,b}}');
 SELECT lock_acquire_all('{a,NULL}');
+SELECT lock_path('a/b/c'), lock_path('a:b', ':');
+SELECT lock_path('a//b');
+SELECT lock_acquire_all('{a,b}', modes => '{shared}');
+SELECT lock_acquire_all('{a}', modes => '{shared,exclusive}');
+SELECT lock_acquire_all('{a,b,a}', modes => '{shared,shared,exclusive}');
+SELECT lock_acquire_all('{a,b}', modes => '{shared,NULL}');
 SELECT lock_acquire_all(array_fill('a'::text, '{1001}'));
 SELECT * FROM lock_heartbeat('{a,NULL}', 'secret-1');
 SELECT * FROM lock_heartbeat();
@@ -177,6 +183,9 @@ SELECT lock_release_all('secret-7'), lock_release_all('secret-7');
 SELECT lock_release_all();
 -- upgrade of a share in a set that is refused
 SELECT status FROM lock_acquire('k1', owner => 'secret-8');
+SELECT key, mode FROM lock_acquire_all('{m1,m2,m3,m4,m5,m6}', owner => 'secret-9', modes => '{shared,exclusive,shared,exclusive,shared,exclusive}');
+SELECT status, key FROM lock_try_acquire_all('{m1,m3,m5,m6}', owner => 'secret-8', modes => '{shared,shared,shared,shared}');
+SELECT lock_release_all('secret-9');
 SELECT count(*) FROM lock_acquire_all('{u1,u2,u3,u4,u5,u6}', owner => 'secret-9', mode => 'shared');
 SELECT status, key FROM lock_try_acquire_all('{u1,u2,u3,u4,u5,u6,k1}', owner => 'secret-9');
 SELECT key, mode FROM lock_held('secret-9');
@@ -253,6 +262,9 @@ my %refused = (
 	lock_protect => q{'pg_class', 'a:{oid}'},
 	lock_unprotect => q{'pg_class'},
 	lock_channel => q{'a'},
+	lock_acquire_path => q{'a/b'},
+	lock_try_acquire_path => q{'a/b'},
+	lock_release_path => q{'a/b', 'o'},
 	lock_set_policy => q{'a'},
 	lock_drop_policy => q{'a'},
 	lock_schedule_sweep => '',

@@ -1007,7 +1007,7 @@ sub acquire_open
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# A repeated share counts like the share of another owner, if that is possible.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $ever_in_line{$key} || $self->is_claimed($s, $key, $claim, $owner));
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || %ever_in_line || $self->is_claimed($s, $key, $claim, $owner));
 	# A holding with lifetime transaction leads to "held", but the call may meet another claim.
 	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
@@ -1053,6 +1053,15 @@ sub acquire_open
 	};
 }
 
+# The request for one key of a set
+sub of_key
+{
+	my ($self, $r, $key) = @_;
+	my $mode = $r->{modes} ? $r->{modes}{$key} : $r->{mode};
+
+	return { %$r, key => $key, mode => $mode, limit => $mode eq 'shared' ? $r->{limit} : undef, lifetime => 'lease', is_of_set => 1 };
+}
+
 # All or nothing
 sub acquire_all
 {
@@ -1062,12 +1071,12 @@ sub acquire_all
 
 	foreach my $key (@keys)
 	{
-		my $terms = $self->terms($s, { %$r, key => $key, lifetime => 'lease' });
+		my $terms = $self->terms($s, $self->of_key($r, $key));
 		return $terms if $terms->{sqlstate};
 	}
 	foreach my $key (@keys)
 	{
-		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease', is_of_set => 1 });
+		my $expected = $self->acquire($s, $self->of_key($r, $key));
 		return { %$expected, key => $key, or_of => \%or } unless $expected->{apply};
 		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };

@@ -16,10 +16,16 @@ INSERT INTO expected VALUES
 		'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_try_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text, max_holders integer DEFAULT NULL::integer, on_reacquire text DEFAULT NULL::text',
 		'lock_grant', 'volatile', 'unsafe', 'c', false),
-	('lock_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer',
+	('lock_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer, modes text[] DEFAULT NULL::text[]',
 		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
-	('lock_try_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer',
+	('lock_try_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer, modes text[] DEFAULT NULL::text[]',
 		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_acquire_path', 'path text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, separator text DEFAULT ''/''::text',
+		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_try_acquire_path', 'path text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, separator text DEFAULT ''/''::text',
+		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_release_path', 'path text, owner text DEFAULT NULL::text, separator text DEFAULT ''/''::text', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_path', 'path text, separator text DEFAULT ''/''::text', 'text[]', 'immutable', 'safe', 'c', false),
 	('lock_convert', 'key text, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_transfer', 'key text, owner text, new_owner text, holder text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_try_convert', 'key text, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
@@ -68,7 +74,7 @@ INSERT INTO expected VALUES
 	('lock_schedule_sweep', 'schedule text DEFAULT ''* * * * *''::text', 'bigint', 'volatile', 'unsafe', 'plpgsql', false),
 	('lock_unschedule_sweep', '', 'boolean', 'volatile', 'unsafe', 'plpgsql', false),
 	('lock_sweeper_status', 'OUT database name, OUT status text, OUT last_swept_at timestamp with time zone, OUT last_removed bigint, OUT last_duration interval, OUT hint text', 'SETOF record', 'volatile', 'unsafe', 'c', false),
-	('lock_stats', 'OUT database name, OUT grants bigint, OUT regrants bigint, OUT refusals bigint, OUT timeouts bigint, OUT deadlocks bigint, OUT releases bigint, OUT extends bigint, OUT expirations bigint, OUT steals bigint, OUT forced bigint, OUT sweeps bigint, OUT swept bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT since timestamp with time zone', 'SETOF record', 'volatile', 'unsafe', 'c', false),
+	('lock_stats', 'OUT database name, OUT grants bigint, OUT regrants bigint, OUT refusals bigint, OUT timeouts bigint, OUT deadlocks bigint, OUT releases bigint, OUT extends bigint, OUT expirations bigint, OUT steals bigint, OUT forced bigint, OUT sweeps bigint, OUT swept bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT since timestamp with time zone, OUT guard_refusals bigint', 'SETOF record', 'volatile', 'unsafe', 'c', false),
 	('lock_stats_reset', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_contention', 'OUT key text, OUT refusals bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT last_at timestamp with time zone', 'SETOF record', 'volatile', 'unsafe', 'c', false),
 	('app_lock_longest_wait', 'key text', 'interval', 'volatile', 'unsafe', 'c', false),
@@ -113,7 +119,7 @@ SELECT is_empty('SELECT name FROM actual WHERE proisstrict AND name <> ''app_loc
 -- a lock.
 SELECT is_empty($$SELECT name, procost FROM actual JOIN pg_proc USING (oid)
 	WHERE name NOT LIKE 'app\_lock\_%' AND procost <> CASE
-		WHEN name IN ('lock_key', 'lock_partition', 'lock_guard') THEN 1
+		WHEN name IN ('lock_key', 'lock_path', 'lock_partition', 'lock_guard') THEN 1
 		WHEN volatility = 'stable' OR name IN ('lock_stats', 'lock_contention', 'lock_sweeper_status') THEN 10
 		ELSE 1000 END$$, 'cost is 1000 for functions that write, 10 for those that read, 1 for those that build keys');
 SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'no function is leakproof');

@@ -66,7 +66,7 @@ SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_guards'::regclass),
 -- lock_stats and lock_contention
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_stats'),
 	ARRAY['database name', 'grants bigint', 'regrants bigint', 'refusals bigint', 'timeouts bigint', 'deadlocks bigint', 'releases bigint', 'extends bigint',
-		'expirations bigint', 'steals bigint', 'forced bigint', 'sweeps bigint', 'swept bigint', 'waits bigint', 'total_wait interval', 'longest_wait interval', 'since timestamp with time zone'],
+		'expirations bigint', 'steals bigint', 'forced bigint', 'sweeps bigint', 'swept bigint', 'waits bigint', 'total_wait interval', 'longest_wait interval', 'since timestamp with time zone', 'guard_refusals bigint'],
 	'columns of lock_stats, in this order');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_contention'),
 	ARRAY['key text', 'refusals bigint', 'waits bigint', 'total_wait interval', 'longest_wait interval', 'last_at timestamp with time zone'],

@@ -36,6 +36,7 @@ SET ROLE regress_al_fresh;
 SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_acquire('k')$$, $$SELECT lock_try_acquire('k')$$,
 	$$SELECT lock_acquire_all(ARRAY['k'])$$, $$SELECT lock_try_acquire_all(ARRAY['k'])$$, $$SELECT lock_convert('k', 'o')$$, $$SELECT lock_transfer('k', 'o', 'p')$$,
+	$$SELECT lock_path('k')$$, $$SELECT lock_acquire_path('k')$$, $$SELECT lock_try_acquire_path('k')$$, $$SELECT lock_release_path('k', 'o')$$,
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
 	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1, 'o')$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,

@@ -28,7 +28,7 @@ SELECT * FROM t.check(
 	'lock_try_extend(NULL, ''o'')', 'lock_try_extend(''k'', NULL)', 'lock_try_extend(''held'', ''alice-1'', NULL)',
 	'lock_extend_all(NULL)', 'lock_extend_all(''o'', NULL)',
 	'lock_is_held(NULL, ''o'')', 'lock_is_held(''k'', NULL)', 'lock_holder(NULL)', 'lock_status(NULL)',
-	'lock_key(NULL)', 'lock_key(VARIADIC NULL::text[])',
+	'lock_path(NULL)', 'lock_acquire_path(NULL)', 'lock_try_acquire_path(''a/b'', separator => NULL)', 'lock_release_path(NULL, ''o'')', 'lock_key(NULL)', 'lock_key(VARIADIC NULL::text[])',
 	'force_release(NULL, ''r'')', 'force_release(''k'', NULL)', 'lock_force_release(NULL, ''r'')', 'lock_force_release(''k'', NULL)',
 	'lock_steal(NULL, ''o'', ''r'')', 'lock_steal(''k'', NULL, ''r'')', 'lock_steal(''k'', ''o'', NULL)',
 	'lock_steal(''k'', ''o'', ''r'', NULL, NULL)', 'lock_sweep(NULL)',

@@ -21,7 +21,7 @@ INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''he
 	('lock_extend_all(''alice-1'')'), ('lock_extend_all(''nobody'')'), ('force_release(''held'', ''why'')'), ('force_release(''never'', ''why'')'),
 	('lock_force_release(''held'', ''why'')'), ('lock_steal(''held'', ''bob-1'', ''why'')'), ('lock_sweep()'),
 	('lock_acquire(''k'', mode => ''shared'')'), ('lock_acquire(''k'', lifetime => ''session'')'), ('lock_try_acquire(''k'', lifetime => ''transaction'')'),
-	('lock_acquire_all(ARRAY[''j'', ''k''])'), ('lock_try_acquire_all(ARRAY[''held''])'), ('lock_convert(''held'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'', ''shared'')'), ('lock_transfer(''held'', ''alice-1'', ''bob-1'')'),
+	('lock_acquire_all(ARRAY[''j'', ''k''])'), ('lock_try_acquire_all(ARRAY[''held''])'), ('lock_acquire_path(''a/b'')'), ('lock_release_path(''a/b'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'', ''shared'')'), ('lock_transfer(''held'', ''alice-1'', ''bob-1'')'),
 	('lock_set_policy(''k'', max_ttl => ''1 h'')'), ('lock_drop_policy(''k'')'),
 	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')'),
 	('lock_protect(''t.writers'', ''w:{id}'')'), ('lock_unprotect(''t.writers'')'), ('lock_schedule_sweep()'), ('lock_unschedule_sweep()');

@@ -87,6 +87,33 @@ RESET atomic_lock.on_reacquire;
 SELECT t.held('own:');
 
 --
+-- A mode for each key
+--
+SELECT s.key, s.status, s.mode FROM lock_acquire_all(ARRAY['m:2', 'm:1', 'm:3'], '1 min', 'alice-1', modes => ARRAY['shared', 'exclusive', 'shared']) g, t.show(g) s;
+-- "modes" replaces "mode"; a key that is given twice has one mode
+SELECT s.key, s.status, s.mode FROM lock_acquire_all(ARRAY['m:5', 'm:4', 'm:5'], '1 min', 'alice-1', 'shared', modes => ARRAY['exclusive', 'shared', 'exclusive']) g, t.show(g) s;
+-- other readers can share the shared keys only
+SELECT key, status, mode FROM lock_try_acquire_all(ARRAY['m:2', 'm:3', 'm:4'], '1 min', 'bob-1', modes => '{shared,shared,shared}') ORDER BY key;
+SELECT status, key FROM lock_try_acquire_all(ARRAY['m:2', 'm:1'], '1 min', 'bob-1', modes => '{shared,shared}');
+SELECT status, key FROM lock_try_acquire_all(ARRAY['m:9', 'm:2'], '1 min', 'bob-1', modes => '{shared,exclusive}');
+SELECT status, key, waited >= '5 ms' AS waited FROM lock_try_acquire_all(ARRAY['m:9', 'm:2'], '1 min', 'bob-1', wait => '5 ms', modes => '{shared,exclusive}');
+-- a generated owner has all keys
+SELECT count(*), count(DISTINCT owner) AS owners, string_agg(mode, ' ' ORDER BY key) AS modes FROM lock_acquire_all(ARRAY['m:6', 'm:7', 'm:8'], modes => '{shared,exclusive,shared}');
+-- the owner's own holdings: a share becomes exclusive, an exclusive lock stays exclusive
+SELECT s.key, s.status, s.mode FROM lock_acquire_all(ARRAY['m:1', 'm:3'], '1 min', 'alice-1', modes => ARRAY['shared', 'shared']) g, t.show(g) s;
+SELECT lock_release('m:3', 'bob-1');
+SELECT s.key, s.status, s.mode FROM lock_acquire_all(ARRAY['m:1', 'm:3'], '1 min', 'alice-1', modes => ARRAY['shared', 'exclusive']) g, t.show(g) s;
+-- max_holders applies to the shared keys
+SELECT s.key, s.mode, g.holders, g.max_holders FROM lock_acquire_all(ARRAY['l:1', 'l:2'], '1 min', 'alice-1', max_holders => 1, modes => ARRAY['shared', 'exclusive']) g, t.show(g) s;
+SELECT status, key, mode FROM lock_try_acquire_all(ARRAY['l:1', 'l:3'], '1 min', 'bob-1', max_holders => 1, modes => ARRAY['shared', 'exclusive']);
+SELECT t.raises($$SELECT lock_acquire_all(ARRAY['l:4', 'l:3'], modes => ARRAY['exclusive', 'exclusive'], max_holders => 1)$$);
+SELECT t.raises($$SELECT lock_acquire_all(ARRAY['l:4', 'l:3'], modes => ARRAY['exclusive', 'shared'], max_holders => 1, wait => '1 s')$$);
+-- invalid modes
+SELECT m, t.raises(format('SELECT lock_acquire_all(ARRAY[''n:1'', ''n:2'', ''n:1''], modes => %s)', m))
+FROM unnest(ARRAY[$$'{}'$$, $$'{shared}'$$, $$'{shared,shared,shared,shared}'$$, $$'{{shared},{shared},{shared}}'$$, $$'{shared,NULL,shared}'$$, $$'{shared,Shared,shared}'$$, $$'{shared,exclusive,exclusive}'$$, $$'shared'$$]) m;
+SELECT t.held('n:'), lock_release_all('alice-1') > 0 AS released, lock_release_all('bob-1') > 0 AS released;
+
+--
 -- Refused: one row for a blocking key, and no effect
 --
 SELECT acquired_at AS since, expires_at AS until FROM lock_acquire('r:3', '1 hour', 'bob-1', holder => 'Bob') \gset

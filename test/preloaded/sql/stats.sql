@@ -224,6 +224,22 @@ SELECT t.adds_up();
 -- Waits
 --
 SELECT lock_stats_reset();
+-- Refused writes are counted, also without an owner, and although the write is rolled back
+CREATE TABLE t.guarded (id int PRIMARY KEY, note text);
+INSERT INTO t.guarded VALUES (1), (2);
+SELECT lock_protect('t.guarded', 'guarded:{id}');
+SELECT t.code('UPDATE t.guarded SET note = 1'), t.code('DELETE FROM t.guarded');
+SELECT status FROM lock_acquire('guarded:1', owner => 'ann');
+SET atomic_lock.owner = 'ann';
+SELECT t.code('UPDATE t.guarded SET note = 1 WHERE id = 1'), t.code('UPDATE t.guarded SET note = 2'), t.code('UPDATE t.guarded SET id = 3 WHERE id = 1');
+SET atomic_lock.fencing_token = '1';
+SELECT t.code('UPDATE t.guarded SET note = 3 WHERE id = 1');
+RESET atomic_lock.fencing_token;
+RESET atomic_lock.owner;
+SELECT guard_refusals, refusals FROM lock_stats WHERE database = current_database();
+DROP TABLE t.guarded;
+SELECT lock_release_all('ann');
+SELECT lock_stats_reset();
 SELECT waits, total_wait, longest_wait FROM lock_stats WHERE database = current_database();
 SELECT status FROM lock_acquire('held', '1 hour', 'alice-1');
 SELECT status FROM lock_try_acquire('held', wait => '40 ms');

@@ -47,10 +47,10 @@ ALTER TABLE doc OWNER TO tabler;
 CREATE FUNCTION public.calls(own_only boolean) RETURNS SETOF text LANGUAGE sql AS $$
 	SELECT format('%I(%s)', f.name, (
 		SELECT string_agg(quote_ident(f.names[n]) || ' => ' || CASE
-			WHEN f.names[n] IN ('key', 'prefix') THEN quote_literal('pay:run')
+			WHEN f.names[n] IN ('key', 'prefix', 'path') THEN quote_literal('pay:run')
 			WHEN f.names[n] = 'keys' THEN $b$'{pay:run}'$b$
 			-- 'o' holds another key
-			WHEN f.names[n] = 'owner' THEN CASE WHEN f.names && '{key,keys}' THEN $b$'o'$b$ ELSE $b$'nobody'$b$ END
+			WHEN f.names[n] = 'owner' THEN CASE WHEN f.names && '{key,keys,path}' THEN $b$'o'$b$ ELSE $b$'nobody'$b$ END
 			WHEN n = v.n THEN v.value
 			WHEN f.types[n] = 'text' THEN $b$'x'$b$
 			WHEN f.types[n] = 'anyelement' THEN 'NULL::doc'
@@ -58,7 +58,7 @@ CREATE FUNCTION public.calls(own_only boolean) RETURNS SETOF text LANGUAGE sql A
 			WHEN f.types[n] = 'timestamp with time zone' THEN 'now()'
 			ELSE '1' END, ', ')
 		FROM generate_series(1, f.pronargs) n
-		WHERE n = v.n OR n <= f.pronargs - f.pronargdefaults OR f.names[n] IN ('key', 'keys', 'owner')))
+		WHERE n = v.n OR n <= f.pronargs - f.pronargdefaults OR f.names[n] IN ('key', 'keys', 'path', 'owner')))
 	FROM (
 		SELECT r.proname::text AS name, r.pronargs, r.pronargdefaults, r.proargnames AS names,
 			ARRAY(SELECT format_type(x, NULL) FROM unnest(r.proargtypes) WITH ORDINALITY y (x, n) ORDER BY n) AS types

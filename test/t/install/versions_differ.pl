@@ -66,7 +66,7 @@ SELECT format('SELECT %I(%s)', p.proname, (SELECT string_agg(format('NULL::%s', 
 FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND e.extname = 'atomic_lock'
 WHERE p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'c') AND p.prorettype <> 'trigger'::regtype
-	AND p.proname NOT IN ('lock_key', 'lock_partition', 'lock_note') AND p.proname !~ '^app_lock_(begin|repeat|guard|prevent)_'});
+	AND p.proname NOT IN ('lock_key', 'lock_path', 'lock_partition', 'lock_note') AND p.proname !~ '^app_lock_(begin|repeat|guard|prevent)_'});
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	cmp_ok(scalar @functions, '>', 45, "$name: functions");

@@ -738,7 +738,11 @@ my %verbs = (
 
 			$r->{keys} = [ grep { !$model->has_both($name, $_, $r->{owner}) } $r->{key}, map { one_of(@keys) } 1 .. int rand 4 ];
 			$r->{ttl} = $r->{asked_ttl} // 2700;
-			return ("SELECT $grant FROM lock_try_acquire_all('{" . join(',', @{ $r->{keys} }) . "}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}'" . limit_sql($r) . wait_sql($r) . ')',
+			$r->{modes} = { map { $_ => one_of('exclusive', 'shared') } @{ $r->{keys} } } if rand() < 0.4 && ($r->{limit} // 1) > 0 && $r->{mode} eq 'shared';
+			$r->{modes}{ $r->{keys}[0] } = 'shared' if $r->{modes} && @{ $r->{keys} };
+			$seen{ 'a set of modes' . (defined $r->{limit} ? ' with a limit' : '') }++ if $r->{modes};
+			return ("SELECT $grant FROM lock_try_acquire_all('{" . join(',', @{ $r->{keys} }) . "}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}'" . limit_sql($r) . wait_sql($r)
+				  . ($r->{modes} ? ", modes => '{" . join(',', @{ $r->{modes} }{ @{ $r->{keys} } }) . "}'" : '') . ')',
 				expected_of($name, 'acquire_all', $r), $r);
 		} ],
 	try_release => [ 14, sub {
@@ -1032,7 +1036,7 @@ sub play_verb
 	if ($expected->{all})
 	{
 		# the effect of one key on the model must not depend on another
-		$model->acquire($name, { %$r, key => $_->{key}, lifetime => 'lease', is_of_set => 1 })->{apply}->($_) for @grants;
+		$model->acquire($name, $model->of_key($r, $_->{key}))->{apply}->($_) for @grants;
 	}
 	$model->commit($name, [ @clock[ 0, -1 ] ]) unless $in_tx;
 	check_view($name, $lines);
@@ -1209,7 +1213,7 @@ $node->safe_psql('postgres', join ';', 'CREATE ROLE al_team', 'CREATE ROLE al_bo
 my @kinds = (
 	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'try_acquire pending', 'acquire 55P03', 'acquire LK007',
 	(map { ("$_ held by a limit", "$_ pending by a limit", "$_ held by a crowd", "$_ acquired within a limit") } qw(try_acquire try_acquire_all)), 'try_acquire reacquired within a limit', 'try_acquire 22023', 'crowd',
-	'try_acquire_all acquired', 'try_acquire_all reacquired', 'try_acquire_all held',
+	'try_acquire_all acquired', 'try_acquire_all reacquired', 'try_acquire_all held', 'a set of modes', 'a set of modes with a limit',
 	(map { "try_release $_" } qw(done LK002 LK003 LK004 LK005 LK009 55P03)), (map { "extend $_" } qw(done LK002 LK003 LK004 LK009 55P03)),
 	(map { "convert $_" } qw(acquired reacquired LK003 LK004 55P03)), (map { "transfer $_" } qw(acquired LK003 LK004 55P03)),
 	(map { "force $_" } qw(done LK002 55P03)), 'steal acquired', 'steal 55P03', 'release_all done', 'release_all 55P03',

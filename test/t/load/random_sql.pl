@@ -240,6 +240,17 @@ sub keys_array
 		q{(SELECT array_agg('many-' || n) FROM generate_series(1, 1001) n)}, q{(SELECT array_agg('many-' || n) FROM generate_series(1, 10000) n)}, q{'{k1,"k2"}'}, q{ARRAY['k1']::varchar[]}, q['{k1']);
 }
 
+sub path      { return one_of(q{'k1/a'}, q{'k1/a/b'}, q{'k1/'}, q{'k1/a/'}, q{'k2/x:y'}) if chance(80); return one_of(key(), q{'/'}, q{'a//b'}, q{repeat('x/', 32)}, q{repeat('x/', 33)}, q{'a\/b'}) }
+sub separator { return chance(80) ? q{'/'} : one_of('NULL', q{''}, q{':'}, q{'\'}, q{'k'}, q{'éé'}, q{E'\xc3'}, q{repeat('s', 9)}) }
+
+# Sometimes one mode for each key
+sub modes
+{
+	return 'NULL' if chance(50);
+	return 'ARRAY[' . join(', ', map { one_of(q{'exclusive'}, q{'shared'}) } 1 .. 1 + int rand 4) . ']' if chance(80);
+	return one_of(q{'{}'}, q{'{shared,NULL}'}, q{'{{shared},{shared}}'}, q{'{Shared}'}, q{'[5:6]={shared,exclusive}'}, q{array_fill('shared'::text, ARRAY[1000])}, q{ARRAY[E'\xff']}, q{ARRAY[repeat('s', 100000)]});
+}
+
 sub relation
 {
 	return q{'} . one_of(@tables) =~ s/'/''/gr . q{'} if chance(65);
@@ -284,6 +295,9 @@ sub row_type
 #
 my @limit = ([ max_holders => \&max_holders ]);
 my @sharing = ([ mode => sub { q{'shared'} } ], @limit, [ owner => \&owner ], [ wait => \&wait_for ]);
+my @path = ([ path => \&path ]);
+my @acquire_path = ([ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
+my @modes = ([ modes => \&modes ]);
 my @acquire = ([ ttl => \&ttl ], [ owner => \&owner ], [ mode => \&mode ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
 my @key = ([ key => \&key ]);
 my @grant = ([ fencing_token => sub { chance(50) ? 'NULL' : token() } ]);
@@ -292,8 +306,12 @@ my @functions = (
 	[ 'lock_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
-	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
-	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
+	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit, @modes ],
+	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit, @modes ],
+	[ 'lock_acquire_path', 'user', 'verb', @path, @acquire_path, [ separator => \&separator ] ],
+	[ 'lock_try_acquire_path', 'user', 'verb', @path, @acquire_path, [ separator => \&separator ] ],
+	[ 'lock_release_path', 'user', 'verb', @path, [ owner => \&owner ], [ separator => \&separator ] ],
+	[ 'lock_path', 'user monitor', 'look', @path, [ separator => \&separator ] ],
 	[ 'lock_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
 	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @sharing ],

@@ -1,0 +1,152 @@
+/*-------------------------------------------------------------------------
+ *
+ * path.c
+ *		Releasing a key, and the folders above it that the owner no longer needs.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
+ * Model: an owner shares a folder as long as it holds a key below it.  Another session of
+ * the owner that begins or ends such a holding needs the claim on the share of the folder,
+ * too.  So first claim all keys of the path, then look at the owner's holdings.  Keep the
+ * claims until the commit, also on folders that stay.  Otherwise a second release would see
+ * a released but uncommitted key, and keep the folder because of it.
+ *
+ * Locking rules: those of al_claim_own().  The keys are claimed in order, so two such calls
+ * cannot deadlock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/key.h"
+#include "base/str.h"
+#include "claim/claim.h"
+#include "claim/holding.h"
+#include "claim/tx_holdings.h"
+#include "lease/acquire.h"
+#include "lease/path.h"
+#include "lease/release.h"
+#include "lease/state.h"
+#include "lease/terms.h"
+#include "table/owner_rows.h"
+
+/* All holdings of an owner: a list of AlHolding *, perhaps with duplicates */
+static List *
+holdings_of(Relation rel, const AlOwner *owner)
+{
+	List	   *all = al_tx_mine(NULL);
+	List	   *live = NIL;
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *cell;
+
+	foreach(cell, al_owner_rows(rel, owner))
+		all = lappend(all, ((AlOwned *) lfirst(cell))->row);
+	foreach(cell, all)
+	{
+		AlHolding  *holding = lfirst(cell);
+
+		if (al_is_owned_by(holding, owner) && al_is_live(holding, now))
+			live = lappend(live, holding);
+	}
+	return live;
+}
+
+/*
+ * Is a key below a folder held?  The next "count" keys of the path, which follow "folder" in
+ * its array, do not count.
+ */
+static bool
+has_below(List *holdings, const AlKey *folder, int count)
+{
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		AlString	name = ((AlHolding *) lfirst(cell))->key;
+		bool		is_below = al_string_begins(name, folder->name);
+
+		for (int i = 0; is_below && i <= count; i++)
+			is_below = !al_string_equal(name, folder[i].name);
+		if (is_below)
+			return true;
+	}
+	return false;
+}
+
+static void
+drop_claims(AlOwnClaim *asks, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		if (asks[i].own && asks[i].claim.hash != 0)
+			al_claim_drop(&asks[i].claim);
+	}
+}
+
+/*
+ * Release the last key of a path, and each folder above it that the owner shares and needs
+ * for no other key.  The owner is convert->owner.  "released" is the number of released keys.
+ * If the last key is a folder and the owner holds a key below it, make the folder shared by
+ * the request "convert".  Returns -1; or if a key is refused, its index, with the reason in
+ * "result", and nothing is written.  Raises 42501.
+ */
+int
+al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,
+					  AlAcquire *convert, AlResult *result, int64 *released)
+{
+	AlOwnClaim *asks = palloc0(count * sizeof(AlOwnClaim));
+	const AlOwner *owner = &convert->owner;
+	int			last = count - 1;
+	int			gone;			/* number of keys at the end that are released */
+	List	   *holdings;
+
+	Assert(count > 0);
+	*released = 0;
+	for (int i = 0; i < count; i++)
+		al_terms_admit(&keys[i]);
+	for (int i = 0; i < count; i++)
+	{
+		asks[i] = (AlOwnClaim) {*rel, &keys[i], owner, AL_CLAIM_TAKE, .result = result};
+		if (al_claim_own(&asks[i]) == NULL && (i == last || result->outcome == AL_IN_TRANSACTION))
+		{
+			drop_claims(asks, i);
+			return i;
+		}
+	}
+	holdings = holdings_of(*rel, owner);
+
+	gone = is_folder && has_below(holdings, &keys[last], 0) ? 0 : 1;
+	if (gone == 1)
+		al_lease_release(*rel, &keys[last], owner, NULL, result);
+	else if (!al_is_shared(asks[last].own))
+		al_lease_acquire(rel, &keys[last], convert, result);
+	else
+		result->outcome = AL_REACQUIRED;
+	if (gone == 1 ? result->outcome != AL_RELEASED : !al_is_granted(result))
+	{
+		drop_claims(asks, count);
+		return last;
+	}
+	*released = gone;
+	for (int i = last - 1; i >= 0; i--)
+	{
+		AlResult	ignored;
+
+		/* A folder that stays keeps all folders above it. */
+		if (gone == last - i && asks[i].own && al_is_shared(asks[i].own) &&
+			!has_below(holdings, &keys[i], gone))
+		{
+			al_lease_release(*rel, &keys[i], owner, NULL, &ignored);
+			*released += ignored.outcome == AL_RELEASED;
+			gone++;
+		}
+		else if (asks[i].own == NULL && gone == last - i)
+			gone++;
+	}
+	elog(DEBUG3, "lock \"%s\": released with %d keys of its path",
+		 al_display(keys[last].name), (int) *released);
+	return -1;
+}
