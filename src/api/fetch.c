@@ -506,7 +506,7 @@ write_grant(Relation app_lock, AlAttempt *attempt)
 
 	al_quota_end(quotas);
 	if (!is_written)
-		elog(DEBUG2, "lock_fetch: the owner's holding has expired, judging the key again");
+		al_trace(DEBUG2, "lock_fetch: the owner's holding has expired, judging the key again");
 	return is_written;
 }
 
@@ -698,7 +698,7 @@ AL_FUNCTION(atomic_lock_fetch)
 		al_terms_set_wait(&key, 1, &request);
 		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key ? &name : NULL))
 			break;
-		elog(DEBUG2, "lock_fetch: the row has another key than its id, locking that one");
+		al_trace(DEBUG2, "lock_fetch: the row has another key than its id, locking that one");
 		request.wait = Max(request.wait - result.waited, 0);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -33,6 +33,13 @@
 /* Every error of ours uses this in place of errcode(). */
 #define al_errcode(sqlstate) (errcode(sqlstate), al_hide_owners())
 
+/*
+ * A debug message.  It names a key only where the caller has named that key, since a client
+ * that sets client_min_messages sees it, too, and a guard may hide its key.
+ */
+#define al_trace(level, ...) \
+	ereport(level, (al_hide_owners(), errmsg_internal(__VA_ARGS__)))
+
 #define ERRCODE_IS_LOCK_CLASS(code) \
 	(ERRCODE_TO_CATEGORY(code) == ERRCODE_TO_CATEGORY(ERRCODE_LOCK_NOT_FOUND))
 

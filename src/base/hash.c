@@ -33,6 +33,7 @@
 
 #include "atomic_lock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/str.h"
@@ -165,8 +166,8 @@ secret_for(AlHashPurpose purpose)
 			al_hash_bytes(&secret, label, &secrets[i]);
 		}
 		secrets_known = found && before == times_forgotten;
-		elog(DEBUG2, "hash secret of the database %s",
-			 secrets_known ? "read" : found ? "changed while it was read" : "does not exist yet");
+		al_trace(DEBUG2, "hash secret of the database %s",
+				 secrets_known ? "read" : found ? "changed while it was read" : "does not exist yet");
 	}
 	return &secrets[purpose];
 }

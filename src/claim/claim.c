@@ -213,10 +213,7 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	al_claimed_reserve(key->hash);
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 	{
-		ereport(DEBUG3,
-				(al_hide_owners(),
-				 errmsg_internal("lock \"%s\" is claimed by another transaction",
-								 al_display(key->name))));
+		al_trace(DEBUG3, "another transaction has claimed the key");
 		return false;
 	}
 	al_claimed_add(key->hash, claim->is_pin);
@@ -547,10 +544,8 @@ al_claim_await_others(uint64 hash)
 {
 	for (int looks = 0; looks < MOST_LOOKS && al_claim_has_others(hash); looks++)
 	{
-		ereport(DEBUG2,
-				(al_hide_owners(),
-				 errmsg_internal("commit waits for others that have claimed the key, look %d of %d",
-								 looks + 1, MOST_LOOKS)));
+		al_trace(DEBUG2, "waiting for others that have claimed the key, look %d of %d",
+				 looks + 1, MOST_LOOKS);
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_PAUSE);
 	}

@@ -21,9 +21,9 @@
 typedef struct AlHolding
 {
 	ItemPointerData tid;		/* invalid: there is no row yet, or never */
+	bool		has_owner_hash;
 	HeapTuple	tuple;
 	AlSole		sole;			/* slot 0: what the look found out about other rows */
-	bool		has_owner_hash;
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;

@@ -266,7 +266,7 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 
 	Assert(CheckRelationLockedByMe(rel, ShareRowExclusiveLock, true));
 	table_close(rel, NoLock);
-	elog(DEBUG2, "creating trigger \"%s\" of table %s", name, table);
+	al_trace(DEBUG2, "creating trigger \"%s\" of table %s", name, table);
 	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s",
 				 quote_identifier(name), events, table, level, function));
 	if (state == TRIGGER_FIRES_ALWAYS || state == TRIGGER_FIRES_ON_REPLICA)

@@ -34,6 +34,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/str.h"
@@ -164,8 +165,8 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 
 		sleep = Min(time_to_look(attempt),
 					Min(start + attempt->request->wait, *next_search) - al_monotonic_now());
-		elog(DEBUG3, "lock \"%s\": sleeping for at most " INT64_FORMAT " us after outcome %d",
-			 al_display(attempt->key->name), Max(sleep, 0), (int) result->outcome);
+		al_trace(DEBUG3, "lock \"%s\": sleeping for at most " INT64_FORMAT " us after outcome %d",
+				 al_display(attempt->key->name), Max(sleep, 0), (int) result->outcome);
 		table_close(*rel, RowExclusiveLock);
 		al_waiters_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
@@ -205,15 +206,15 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	if (as_upgrade && !is_first_upgrade &&
 		al_waiters_has_upgrade(attempt->key, &request->owner))
 	{
-		elog(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
+		al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
 		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
 	arrival = arrival_of(attempt, &has_ticket);
-	elog(as_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joining the queue%s, arrival " INT64_FORMAT,
-		 al_display(attempt->key->name), as_upgrade ? " to upgrade" : "", arrival);
+	al_trace(as_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joining the queue%s, arrival " INT64_FORMAT,
+			 al_display(attempt->key->name), as_upgrade ? " to upgrade" : "", arrival);
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
 		al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
@@ -223,8 +224,8 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	al_waiters_leave(al_is_granted(result) && attempt->is_claimed, attempt->seats_used);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
-	elog(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
-		 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
+	al_trace(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
+			 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
 	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
@@ -301,7 +302,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		al_quota_end(quotas);
 		if (is_written)
 			return;
-		elog(DEBUG3, "lock \"%s\": attempting again after %d tries", al_display(key->name), tries + 1);
+		al_trace(DEBUG3, "lock \"%s\": attempting again after %d tries", al_display(key->name), tries + 1);
 		al_attempt_drop(&attempt);
 		pg_usleep(TRY_PAUSE);
 	}
@@ -315,8 +316,8 @@ static int
 refuse_set(AlAttempt *attempts, int count, int refused)
 {
 	Assert(refused >= 0 && refused < count);
-	elog(DEBUG3, "lock \"%s\": refusing a set of %d keys, outcome %d",
-		 al_display(attempts[refused].key->name), count, (int) attempts[refused].result->outcome);
+	al_trace(DEBUG3, "lock \"%s\": refusing a set of %d keys, outcome %d",
+			 al_display(attempts[refused].key->name), count, (int) attempts[refused].result->outcome);
 	for (int i = 0; i < count; i++)
 		al_attempt_drop(&attempts[i]);
 	al_attempt_count_refusal(attempts[refused].key, attempts[refused].result);
@@ -443,7 +444,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, reason, result);
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
-	elog(DEBUG1, "lock \"%s\": stolen from %d holdings", al_display(key->name), list_length(ended));
+	al_trace(DEBUG1, "lock \"%s\": stolen from %d holdings", al_display(key->name), list_length(ended));
 	al_look(rel, key, &request->owner, AL_LOOK_OWN, &attempt.state);
 	grant_stolen(rel, &attempt);
 	return ended;

@@ -34,6 +34,7 @@
 
 #include "atomic_lock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -276,8 +277,8 @@ is_behind(AlAttempt *attempt, char **first)
 			/* The key is free, but no commit has offered it to the first ticket. */
 			if (!line.is_offered)
 			{
-				elog(DEBUG1, "lock \"%s\": free, but not offered to ticket %lld",
-					 al_display(attempt->key->name), (long long) line.first.number);
+				al_trace(DEBUG1, "lock \"%s\": free, but not offered to ticket %lld",
+						 al_display(attempt->key->name), (long long) line.first.number);
 				al_line_missed();
 			}
 			if (first)
@@ -578,10 +579,10 @@ may_retry(AlAttempt *attempt, int *retries)
 		if (attempt->result->blocker == blocker && !al_waiters_is_sweeping(blocker))
 			return false;
 	}
-	else if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
+	al_trace(DEBUG3, "lock \"%s\": trying again past a claim of process %d, %d retries before",
+			 al_display(attempt->key->name), blocker, *retries);
+	if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
 		*retries = MOST_RETRIES;	/* a prepared transaction's, or one that is new */
-	elog(DEBUG3, "lock \"%s\": trying again past a claim of process %d, %d retries before",
-		 al_display(attempt->key->name), blocker, *retries);
 	/* Before the first retry the claim has usually gone, so do not pause. */
 	if ((*retries)++ > 0)
 		pg_usleep(RETRY_PAUSE);
@@ -602,8 +603,8 @@ is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 		judge_at_once(rel, attempt);
 	if (needs_seat(attempt) && !has_seat(rel, attempt))
 	{
-		elog(DEBUG3, "lock \"%s\": %d of %d seats are taken", al_display(attempt->key->name),
-			 attempt->seats_used - 1, attempt->terms.max_holders);
+		al_trace(DEBUG3, "lock \"%s\": %d of %d seats are taken", al_display(attempt->key->name),
+				 attempt->seats_used - 1, attempt->terms.max_holders);
 		return false;
 	}
 	if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
@@ -632,8 +633,8 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		else if (!needs_seat(attempt) || take_seat(rel, attempt))
 			return true;
 	}
-	elog(DEBUG3, "lock \"%s\": dropping the claim of mode %d after outcome %d",
-		 al_display(attempt->key->name), (int) mode, (int) result->outcome);
+	al_trace(DEBUG3, "lock \"%s\": dropping the claim of mode %d after outcome %d",
+			 al_display(attempt->key->name), (int) mode, (int) result->outcome);
 	al_attempt_drop(attempt);
 	return false;
 }
@@ -667,8 +668,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		if (!is_worth_claiming(rel, attempt, all, &mode, &owner))
 		{
 			if (!al_is_granted(result))
-				elog(DEBUG3, "lock \"%s\": refused without a claim, outcome %d",
-					 al_display(attempt->key->name), (int) result->outcome);
+				al_trace(DEBUG3, "lock \"%s\": refused without a claim, outcome %d",
+						 al_display(attempt->key->name), (int) result->outcome);
 			return;
 		}
 		AL_TEST_POINT("before-claim");
@@ -688,8 +689,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Judge a granted attempt again, after a wait with the claim kept and the table closed: rows
- * may have moved, this transaction may have been granted the key, and the owner's holding may
+ * Judge an attempt again that was granted, or lost by al_grant(), after a wait with the claim
+ * kept and the table closed: rows may have moved, this transaction may have been granted the key, and the owner's holding may
  * have expired.  If a new grant needs another claim, the key is attempted anew.  Outcomes:
  * those of al_attempt().
  */
@@ -698,7 +699,6 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 {
 	AlOutcome	now;
 
-	Assert(al_is_granted(attempt->result));
 	look(rel, attempt, true);
 	now = judge(attempt);
 	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER ||
@@ -709,8 +709,8 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 		attempt->result->outcome = AL_ACQUIRED;
 	else
 	{
-		elog(DEBUG3, "lock \"%s\": attempted anew after the wait for other keys",
-			 al_display(attempt->key->name));
+		al_trace(DEBUG3, "lock \"%s\": attempted anew after the wait for other keys",
+				 al_display(attempt->key->name));
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
 	}
@@ -725,8 +725,8 @@ al_attempt_lost(AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
 
-	elog(DEBUG1, "lock \"%s\": the grant expired before it was written",
-		 al_display(attempt->key->name));
+	al_trace(DEBUG1, "lock \"%s\": the grant expired before it was written",
+			 al_display(attempt->key->name));
 	memset(&result->holding, 0, sizeof(AlHolding));
 	result->outcome = AL_CLAIMED;
 	result->others = -1;

@@ -37,6 +37,7 @@
 #include "utils/fmgrprotos.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -319,7 +320,7 @@ al_deadlock_find(Relation rel)
 	AL_TEST_POINT("cycle-seen");
 	if (!search_from(&second, MyProcPid) || !same_cycle(&first, &second))
 	{
-		elog(DEBUG3, "a cycle of %d waits was not found a second time", first.depth);
+		al_trace(DEBUG3, "a cycle of %d waits was not found a second time", first.depth);
 		return NULL;
 	}
 	Assert(second.depth > 0 && second.links[0].pid == MyProcPid);
@@ -333,10 +334,10 @@ al_deadlock_find(Relation rel)
 	}
 	if (!al_waiters_resign(waiters, count))
 	{
-		elog(DEBUG1, "deadlock of %d waits found; another waiter has resigned", second.depth);
+		al_trace(DEBUG1, "deadlock of %d waits found; a waiter of the cycle has left", second.depth);
 		return NULL;
 	}
 	AL_TEST_POINT("resigned");
-	elog(DEBUG1, "deadlock of %d waits found; this process resigns", second.depth);
+	al_trace(DEBUG1, "deadlock of %d waits found; this process resigns", second.depth);
 	return describe(&second);
 }

@@ -79,7 +79,7 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 	al_lease_acquire(rel, key, request, result);
 	if (result->outcome == AL_CLAIMED)
 	{
-		elog(DEBUG3, "lock \"%s\": trying again before a ticket is taken", al_display(key->name));
+		al_trace(DEBUG3, "lock \"%s\": trying again before a ticket is taken", al_display(key->name));
 		al_claim_await_others(key->hash);
 		al_lease_acquire(rel, key, request, result);
 	}

@@ -15,6 +15,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
@@ -70,8 +71,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->expires_at = Min(end, limit);
 	if (!al_put_over(rel, key, own))
 	{
-		elog(DEBUG1, "lock \"%s\": the share expired before its extension was written",
-			 al_display(key->name));
+		al_trace(DEBUG1, "lock \"%s\": the share expired before its extension was written",
+				 al_display(key->name));
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;

@@ -31,6 +31,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/settings.h"
 #include "base/str.h"
@@ -330,7 +331,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	if (own)
 	{
 		if (!attempt->is_shared)
-			elog(DEBUG1, "lock \"%s\": writing an upgrade", al_display(attempt->key->name));
+			al_trace(DEBUG1, "lock \"%s\": writing an upgrade", al_display(attempt->key->name));
 		al_publish_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
 	}
 	else

@@ -36,6 +36,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -190,8 +191,8 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 	{
-		elog(DEBUG1, "lock \"%s\": not offered, since another transaction has claimed it",
-			 al_display(key->name));
+		al_trace(DEBUG1, "lock \"%s\": not offered, since another transaction has claimed it",
+				 al_display(key->name));
 		missed = missed || !is_swept;
 		return;
 	}
@@ -206,8 +207,8 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	}
 	if (line.lapsed.number != 0)
 	{
-		elog(DEBUG1, "lock \"%s\": ticket %lld did not use its offer", al_display(key->name),
-			 (long long) line.lapsed.number);
+		al_trace(DEBUG1, "lock \"%s\": ticket %lld did not use its offer", al_display(key->name),
+				 (long long) line.lapsed.number);
 		al_ticket_lapse(key, &line.lapsed);
 	}
 	if (line.first.number == 0)
@@ -217,8 +218,8 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	/* An offer without its event would end before its owner knows of it. */
 	else if (!al_events_begin())
 	{
-		elog(DEBUG1, "lock \"%s\": not offered, since no event can be sent now",
-			 al_display(key->name));
+		al_trace(DEBUG1, "lock \"%s\": not offered, since no event can be sent now",
+				 al_display(key->name));
 		missed = true;
 	}
 	else
@@ -247,7 +248,7 @@ al_line_commit(void)
 	if (rel == NULL)
 	{
 		/* Do not wait at commit for a session that alters or locks our tables. */
-		elog(DEBUG1, "no lock is offered, since the tables of atomic_lock are locked");
+		al_trace(DEBUG1, "no lock is offered, since the tables of atomic_lock are locked");
 		missed = true;
 		let_go = NIL;
 		return;

@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/str.h"
 #include "claim/claim.h"
@@ -146,7 +147,5 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 		else if (asks[i].own == NULL && gone == last - i)
 			gone++;
 	}
-	elog(DEBUG3, "lock \"%s\": released with %d keys of its path",
-		 al_display(keys[last].name), (int) *released);
 	return -1;
 }

@@ -304,8 +304,8 @@ count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 	Assert(quota->new_keys > 0 || quota->ticket != NULL);
 	quota->tickets = count_tickets(rel, quota, owner);
 	held += quota->tickets;
-	elog(DEBUG3, "quota of prefix \"%s\": %d keys held, %d requested",
-		 al_display(quota->policy->prefix), held, quota->new_keys + (quota->ticket != NULL));
+	al_trace(DEBUG3, "quota of prefix \"%s\": %d keys held, %d requested",
+			 al_display(quota->policy->prefix), held, quota->new_keys + (quota->ticket != NULL));
 	if (held + quota->new_keys + (quota->ticket != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
 		raise_quota(quota, held);
 	/* From now on, other sessions count this transaction as one key. */

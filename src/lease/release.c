@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -141,8 +142,8 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->meta = NULL;
 	if (!al_put_over(rel, key, own))
 	{
-		elog(DEBUG1, "lock \"%s\": the share expired before its release was written",
-			 al_display(key->name));
+		al_trace(DEBUG1, "lock \"%s\": the share expired before its release was written",
+				 al_display(key->name));
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
@@ -202,8 +203,8 @@ al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClai
 	pending = mode == AL_CLAIM_TAKE ? al_pending_find(rel, key, NULL) : NULL;
 	result->outcome = AL_IN_TRANSACTION;
 	result->blocker = pending ? pending->pid : al_claim_blocker(claim);
-	elog(DEBUG3, "lock \"%s\": process %d keeps its claim", al_display(key->name),
-		 result->blocker);
+	al_trace(DEBUG3, "lock \"%s\": process %d keeps its claim", al_display(key->name),
+			 result->blocker);
 	return false;
 }
 
@@ -414,8 +415,8 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 		/* A new sharer may be taking the row of a share that has expired. */
 		if (!al_is_live(ended, now) || !al_put_over(rel, key, holding))
 		{
-			elog(DEBUG1, "lock \"%s\": the lease expired before its forced end was written",
-				 al_display(key->name));
+			al_trace(DEBUG1, "lock \"%s\": the lease expired before its forced end was written",
+					 al_display(key->name));
 			(void) find_grant(rel, key, ended->fencing_token, result);
 			return NULL;
 		}

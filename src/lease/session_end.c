@@ -239,8 +239,8 @@ at_exit(int code, Datum arg)
 		if (rel == NULL)
 			break;
 	}
-	elog(DEBUG1, "the session has ended its locks, and left those of %ld keys",
-		 (long) hash_get_num_entries(noted));
+	al_trace(DEBUG1, "the session has ended its locks; %ld keys were not visited",
+			 (long) hash_get_num_entries(noted));
 }
 
 /* Forget the keys that this session no longer holds */

@@ -30,6 +30,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
@@ -505,8 +506,8 @@ claim_own(AlOwnClaim *ask)
 		if (elsewhere)
 		{
 			/* Wait for that transaction by a claim that conflicts with its claim. */
-			elog(DEBUG3, "lock \"%s\": waiting for a transaction of the same owner, process %d",
-				 al_display(ask->key->name), elsewhere->pid);
+			al_trace(DEBUG3, "waiting for a transaction of the same owner, process %d (0: not known)",
+					 elsewhere->pid);
 			claim_for(ask, elsewhere, elsewhere->lifetime == AL_TRANSACTION ?
 					  AL_CLAIM_TAKE : AL_CLAIM_EXTEND);
 			al_claim_drop(&ask->claim);
@@ -531,8 +532,7 @@ claim_own(AlOwnClaim *ask)
 		if (ask->own == NULL)
 			return NULL;
 		/* The holding was converted before we had the claim, and needs another claim. */
-		elog(DEBUG3, "lock \"%s\": converted meanwhile, claiming it again",
-			 al_display(ask->key->name));
+		al_trace(DEBUG3, "the lock was converted meanwhile, claiming it again");
 	}
 }
 

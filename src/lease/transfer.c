@@ -20,6 +20,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/claim.h"
@@ -244,8 +245,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		al_quota_end(quotas);
 		if (!is_written)
 		{
-			elog(DEBUG1, "lock \"%s\": the holding expired before its transfer was written",
-				 al_display(key->name));
+			al_trace(DEBUG1, "lock \"%s\": the holding expired before its transfer was written",
+					 al_display(key->name));
 			drop_claims(&from, &to_claim);
 			result->outcome = AL_EXPIRED;
 			return;

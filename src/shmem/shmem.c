@@ -101,7 +101,7 @@ attach_memory(void *memory)
 {
 	char	   *part = (char *) memory + MAXALIGN(sizeof(Header));
 
-	Assert(memory == (void *) MAXALIGN(memory));
+	Assert(MAXALIGN(memory) == (uintptr_t) memory);
 	Assert(((Header *) memory)->tranche >= LWTRANCHE_FIRST_USER_DEFINED);
 
 	al_register_tranche(((Header *) memory)->tranche, "atomic_lock");
@@ -182,10 +182,8 @@ al_shmem_attach(void)
 	if (layout->number == LAYOUT && layout->size == memory_size())
 		attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
 	error_context_stack = explain.previous;
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 errmsg_internal("dynamic shared memory has layout %llu, this library has layout %d",
-							 (unsigned long long) layout->number, LAYOUT)));
+	al_trace(DEBUG1, "dynamic shared memory has layout %llu, this library has layout %d",
+			 (unsigned long long) layout->number, LAYOUT);
 	if (!is_attached)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

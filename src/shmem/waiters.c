@@ -412,10 +412,8 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	link_slot(slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
-	ereport(DEBUG2,
-			(al_hide_owners(),
-			 errmsg_internal("joined the waiters for lock \"%s\", arrival %lld",
-							 al_display(key->name), (long long) arrival)));
+	al_trace(DEBUG2, "joined the waiters for lock \"%s\", arrival %lld",
+			 al_display(key->name), (long long) arrival);
 	AL_TEST_POINT("enqueued");
 }
 
@@ -496,11 +494,6 @@ al_waiters_resign(const AlWaiter *others, int count)
 	if (complete)
 		leave(false, 0);
 	LWLockRelease(&queue->lock);
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 complete ?
-			 errmsg_internal("left the waiters as the victim of a deadlock") :
-			 errmsg_internal("another session has resolved the deadlock")));
 	return complete;
 }
 
@@ -581,10 +574,8 @@ al_waiters_sleep(int64 microseconds, bool behind_claim)
 						 (long) ((left + 999) / 1000), al_wait_event());
 	}
 	check_client();
-	ereport(DEBUG3,
-			(al_hide_owners(),
-			 errmsg_internal("waited behind a %s, woken: %d", behind_claim ? "claim" : "lease",
-							 my_slot != NULL && pg_atomic_read_u32(&my_slot->woken) != 0)));
+	al_trace(DEBUG3, "waited, behind a claim: %d, woken: %d", behind_claim,
+			 my_slot != NULL && pg_atomic_read_u32(&my_slot->woken) != 0);
 	AL_TEST_POINT("woken");
 }
 

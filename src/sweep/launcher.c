@@ -402,7 +402,7 @@ run_worker(Oid oid, bool only_queue, AlVisit *visit)
 		if (al_monotonic_now() < end)
 			continue;
 		/* The worker may be waiting to connect to the database, without a time-out. */
-		elog(DEBUG1, "terminating the sweep of database %u, which takes too long", oid);
+		al_trace(DEBUG1, "terminating the sweep of database %u, which takes too long", oid);
 		TerminateBackgroundWorker(handle);
 		is_ended = true;
 	}
@@ -489,13 +489,13 @@ visit(Target *target)
 	target->next_due = 0;
 	if (!may_visit(target))
 	{
-		elog(DEBUG1, "no sweep of database \"%s\", which is about to be dropped, renamed or copied",
-			 NameStr(target->name));
+		al_trace(DEBUG1, "no sweep of database \"%s\", which is about to be dropped, renamed or copied",
+				 NameStr(target->name));
 		return true;
 	}
 	if (!run_worker(target->oid, false, &visit))
 		return false;
-	elog(DEBUG1, "sweep of database \"%s\": %s", NameStr(target->name), result_name(visit.result));
+	al_trace(DEBUG1, "sweep of database \"%s\": %s", NameStr(target->name), result_name(visit.result));
 
 	if (visit.result != AL_VISIT_FAILED)
 		target->failures = 0;

@@ -38,6 +38,7 @@
 
 #include "atomic_lock.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/policy.h"
 #include "base/settings.h"
@@ -83,7 +84,7 @@ static void
 trace_skipped(const AlKey *key, const char *reason)
 {
 	if (message_level_is_interesting(DEBUG3))
-		elog(DEBUG3, "sweep skips lock \"%s\": %s", al_display(key->name), reason);
+		al_trace(DEBUG3, "sweep skips lock \"%s\": %s", al_display(key->name), reason);
 }
 
 /* Remove a row; false if it is claimed, locked or kept by us, or has changed */
@@ -254,6 +255,6 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 		swept->left = Max(swept->left, 1);
 	Assert(swept->removed + swept->tickets + swept->trimmed <= max_rows);
 	al_stat_count(AL_COUNT_SWEPT, swept->removed);
-	elog(DEBUG2, "sweep removed %lld holdings, %lld tickets and %lld rows of history; %u blocks are left",
-		 (long long) swept->removed, (long long) swept->tickets, (long long) swept->trimmed, swept->left);
+	al_trace(DEBUG2, "sweep removed %lld holdings, %lld tickets and %lld rows of history; %u blocks are left",
+			 (long long) swept->removed, (long long) swept->tickets, (long long) swept->trimmed, swept->left);
 }

@@ -40,6 +40,7 @@
 
 #include "base/clock.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/settings.h"
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
@@ -229,8 +230,8 @@ atomic_lock_sweeper_main(Datum arg)
 		if (result == AL_VISIT_UNFINISHED)
 			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
 	}
-	elog(DEBUG1, "visit removed %lld expired or released locks%s", (long long) removed,
-		 result == AL_VISIT_UNFINISHED ? ", and more may be left" : "");
+	al_trace(DEBUG1, "visit removed %lld expired or released locks%s", (long long) removed,
+			 result == AL_VISIT_UNFINISHED ? ", and more may be left" : "");
 
 	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
 	if (sweeper->visit.database == MyDatabaseId)

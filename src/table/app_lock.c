@@ -443,7 +443,7 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 
 /*
  * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to the
- * row, or the key has a crowd, this also sets holding->is_alone and is_new.
+ * row, or the key has a crowd, this also sets holding->sole.
  */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
@@ -581,10 +581,8 @@ al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	if (!al_try_lock_row(rel, &holding->tid))
 	{
-		ereport(DEBUG2,
-				(al_hide_owners(),
-				 errmsg_internal("another transaction changes the row of lock \"%s\" in slot %d",
-								 al_display(key->name), holding->slot)));
+		al_trace(DEBUG2, "another transaction changes the row of lock \"%s\" in slot %d",
+				 al_display(key->name), holding->slot);
 		return false;
 	}
 	al_table_put(rel, key, holding);

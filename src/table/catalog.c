@@ -333,10 +333,8 @@ look_up(bool missing_ok)
 		return false;
 	if (strcmp(version, VERSION) != 0)
 	{
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("extension has version %s, library has version %s",
-								 version, VERSION)));
+		al_trace(DEBUG1, "extension has version %s, library has version %s",
+				 version, VERSION);
 		if (missing_ok)
 			return false;
 		raise_version(version);
@@ -354,9 +352,7 @@ look_up(bool missing_ok)
 	if (!app_lock_policy.checked || !app_lock_policy_role.checked)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
-	ereport(DEBUG2,
-			(al_hide_owners(),
-			 errmsg_internal("looked up our relations after %u invalidations", seen)));
+	al_trace(DEBUG2, "looked up our relations after %u invalidations", seen);
 	return true;
 }
 
@@ -386,9 +382,7 @@ al_begin_script(void)
 		return;
 	LockRelationOid(relid, AccessExclusiveLock);
 	CacheInvalidateRelcacheByRelid(relid);
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 errmsg_internal("script of version %s has locked app_lock", version)));
+	al_trace(DEBUG1, "script of version %s has locked app_lock", version);
 }
 
 static void

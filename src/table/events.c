@@ -326,9 +326,7 @@ al_events_commit(void)
 					 "A session that listens may be in a long transaction; see pg_notification_queue_usage().");
 	else
 	{
-		ereport(DEBUG2,
-				(al_hide_owners(),
-				 errmsg_internal("commit sends %d events", list_length(events))));
+		al_trace(DEBUG2, "commit sends %d events", list_length(events));
 		foreach(cell, events)
 		{
 			const NotedEvent *noted = lfirst(cell);

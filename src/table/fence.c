@@ -182,9 +182,7 @@ al_fence_draw(int count)
 	UnlockReleaseBuffer(buffer);
 	relation_close(rel, NoLock);
 	if (is_new_epoch)
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("fencing tokens begin a new epoch at %lld", (long long) token)));
+		al_trace(DEBUG1, "fencing tokens begin a new epoch at %lld", (long long) token);
 	return token;
 }
 
@@ -257,9 +255,7 @@ al_fence_secret(AlHash *secret)
 		found = true;
 		UnlockReleaseBuffer(buffer);
 		relation_close(rel, RowExclusiveLock);
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("the sequence app_lock_fence had no secret for hashes")));
+		al_trace(DEBUG1, "the sequence app_lock_fence had no secret for hashes");
 	}
 	return found;
 }

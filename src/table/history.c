@@ -283,9 +283,7 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 	if (trimmed > 0)
 	{
 		CommandCounterIncrement();
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("deleted %lld old rows of lock_history", (long long) trimmed)));
+		al_trace(DEBUG1, "deleted %lld old rows of lock_history", (long long) trimmed);
 	}
 	table_close(rel, NoLock);
 	return trimmed;

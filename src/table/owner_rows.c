@@ -152,9 +152,7 @@ al_owner_rows(Relation rel, const AlOwner *owner)
 	if (al_owner_read_block(owner->name, &block_bits) && block_bits != AL_OWNER_IN_INDEX &&
 		!find_in_block(rel, owner, block_bits, &owned))
 	{
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("row of an owner has left its block, searching all of app_lock")));
+		al_trace(DEBUG1, "row of an owner has left its block, searching all of app_lock");
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 		(void) scan_for_owner(rel, &scan, owner, &owned);
 	}

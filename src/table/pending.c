@@ -107,10 +107,7 @@ scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 		CHECK_FOR_INTERRUPTS();
 		if (key && TransactionIdIsValid(dirty.xmin) && ++versions > MOST_VERSIONS)
 		{
-			ereport(DEBUG1,
-					(al_hide_owners(),
-					 errmsg_internal("lock \"%s\" has more than %d pending row versions",
-									 al_display(key->name), MOST_VERSIONS)));
+			al_trace(DEBUG1, "a key has more than %d pending row versions", MOST_VERSIONS);
 			break;
 		}
 		holding = palloc(sizeof(AlHolding));

@@ -136,7 +136,7 @@ al_policies_read(MemoryContext context, int *count)
 	MemoryContextSwitchTo(old_context);
 	table_close(roles, AccessShareLock);
 	table_close(rel, AccessShareLock);
-	ereport(DEBUG2, (al_hide_owners(), errmsg_internal("read %d policies", *count)));
+	al_trace(DEBUG2, "read %d policies", *count);
 	return policies;
 }
 

@@ -626,8 +626,6 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlS
 	pfree(held);
 	Assert(seats->pending >= 0 && seats->held <= most);
 	if (seats->held + seats->pending >= limit)
-		ereport(DEBUG3,
-				(al_hide_owners(),
-				 errmsg_internal("lock \"%s\" has %d seats held and %d pending, limit %d",
-								 al_display(key->name), seats->held, seats->pending, limit)));
+		al_trace(DEBUG3, "lock \"%s\" has %d seats held and %d pending, limit %d",
+				 al_display(key->name), seats->held, seats->pending, limit);
 }

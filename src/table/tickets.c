@@ -175,9 +175,7 @@ recount(void)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	al_tickets_end_count();
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 errmsg_internal("read all tickets, since it was not known until when there are any")));
+	al_trace(DEBUG1, "read all tickets, since it was not known until when there are any");
 }
 
 /* May the database have a valid ticket?  (On a standby, tickets come without a note.) */
@@ -527,10 +525,8 @@ end_number(Relation rel, const AlKey *key, int64 void_number)
 	Assert(void_number < 0);
 	memset(nulls, true, sizeof(nulls));
 	insert_ticket(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 errmsg_internal("a ticket for lock \"%s\" is void, and another transaction writes it",
-							 al_display(key->name))));
+	al_trace(DEBUG1, "a ticket for lock \"%s\" is void, and another transaction writes it",
+			 al_display(key->name));
 }
 
 /* End a ticket whose offer was not taken.  The key is claimed. */
@@ -540,10 +536,8 @@ al_ticket_lapse(const AlKey *key, const AlTicket *ticket)
 	Relation	rel = al_open_queue(RowExclusiveLock);
 
 	Assert(al_claimed_has(key->hash));
-	ereport(DEBUG1,
-			(al_hide_owners(),
-			 errmsg_internal("ticket %lld missed its offer of lock \"%s\"",
-							 (long long) ticket->number, al_display(key->name))));
+	al_trace(DEBUG1, "ticket %lld missed its offer of lock \"%s\"",
+			 (long long) ticket->number, al_display(key->name));
 	if (!al_ticket_delete(ticket) && !is_void(rel, key, ticket->number))
 		end_number(rel, key, VOID_BY_OFFER(ticket->number));
 	table_close(rel, NoLock);
@@ -632,10 +626,8 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 	if (!written)
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("somebody else writes the offer of lock \"%s\"",
-								 al_display(key->name))));
+		al_trace(DEBUG1, "somebody else writes the offer of lock \"%s\"",
+				 al_display(key->name));
 	return written;
 }
 
@@ -764,9 +756,7 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	if (*removed >= max_rows)
 		*next_due = now;
 	if (*removed > 0 || keys != NIL)
-		ereport(DEBUG1,
-				(al_hide_owners(),
-				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may need an offer",
-								 (long long) *removed, list_length(keys))));
+		al_trace(DEBUG1, "sweep deleted %lld rows of app_lock_queue, %d keys may need an offer",
+				 (long long) *removed, list_length(keys));
 	return keys;
 }
