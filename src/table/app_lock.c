@@ -443,7 +443,7 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 
 /*
  * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to the
- * row, or the key has a crowd, this also sets holding->is_alone and is_new.
+ * row, or the key has a crowd, this also sets holding->sole.
  */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
