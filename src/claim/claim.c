@@ -54,7 +54,8 @@
  * without a row counts as one sharer, even if it shares for several owners.  One that holds
  * keys without a row keeps AccessShare on the quota, so that others count it.
  *
- * Locking rules: acquire, convert and sweep only try to claim keys; the other verbs wait.
+ * Locking rules: acquire, convert and sweep only try to claim keys; force and steal try for a
+ * while (al_lease_claim_soon()); release, extend, transfer and pin wait.
  * All wait for seats and then for quotas, which are soon given back.  If nothing was
  * written under a claim, it is dropped, so a refused call blocks no other.  The key is
  * claimed before the holding.  No claim is taken while a buffer or LWLock is held.

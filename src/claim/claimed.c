@@ -5,14 +5,15 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: step 6 in atomic_lock.h.  When the transaction ends, or rolls back to a
- * savepoint, and its resource owner has released the locks, the waiters for these keys are
- * woken.  The pins on a key (lease/pin.c) end with its claim, which protects them.
+ * Model: step 6 in atomic_lock.h.  When the transaction, or a subtransaction that rolls back,
+ * has released its locks, the first waiter for each key is woken, and with it the waiters of
+ * the owner that got the key.  A waiter that is due while the key stays held is left asleep.
+ * The pins on a key (lease/pin.c) end with its claim, which protects them.
  *
  * A key has an entry for each level of nesting that has claimed it, in the order of the
  * levels: a rollback drops the entries of its level, and what is left is still claimed.
  *
- * Locking: none of its own.  Once the commit has begun, no function here raises.
+ * Locking: none of its own.  After pre-commit, no function here raises.
  *
  *-------------------------------------------------------------------------
  */

@@ -279,8 +279,8 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 }
 
 /*
- * Acquire, renew or convert a key.  Outcomes: those of al_attempt_in_turn(), and of
- * convert AL_FORCED.
+ * Acquire, renew or convert a key.  Outcomes: those of attempt_since(); a convert may also end
+ * with AL_FORCED.  A refusal is counted in the statistics.
  */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
@@ -308,7 +308,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	}
 	al_attempt_count_refusal(key, result);
 	if (request->is_convert)
-		al_tell_forced(key, &request->owner, result);
+		al_check_forced(key, &request->owner, result);
 }
 
 /* Refuse a set because of attempts[refused]; returns "refused" */

@@ -139,7 +139,8 @@ find_predecessor(const AlAttempt *attempt)
 		const AlHolding *holding = lfirst(cell);
 
 		if ((holding->lifetime == AL_TRANSACTION ||
-			 (!al_is_live(holding, attempt->result->at) && al_is_kept(attempt->key, holding))) &&
+			 (!al_is_live(holding, attempt->result->at) &&
+			  al_wrote_or_pinned(attempt->key, holding))) &&
 			(first == NULL || holding->acquired_at < first->acquired_at))
 			first = holding;
 	}

@@ -5,7 +5,8 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: those of lease/state.c.
+ * Locking rules: waits for the key's claim in the mode that lets pins pass (for a share: the
+ * claim of the share), and keeps it until the transaction ends, if it wrote.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,10 +26,12 @@
 #include "shmem/stat.h"
 
 /*
- * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the lease's ttl; it never
- * shortens the lease, and sets no end where there is none.  A holding with the lifetime of a
+ * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the ttl in the row, cut to
+ * max_ttl, and keeps the later of the old and the new end.  A holding with the lifetime of a
  * transaction does not change.  "seen" is as in AlOwnClaim.  Outcomes: AL_EXTENDED; those of
- * al_claim_own(), AL_LIFETIME_EXCEEDED.  Raises 42501 and 22023.
+ * al_claim_own(), without AL_RELEASED; AL_LIFETIME_EXCEEDED, if the holding already ends at
+ * the cap by max_lifetime or later, and the new end would be after the cap.  Raises 42501,
+ * 22023, and the errors of al_claim().
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -69,7 +72,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	own->expires_at = Min(end, limit);
-	if (!al_put_over(rel, key, own))
+	if (!al_overwrite_row(rel, key, own))
 	{
 		al_trace(DEBUG1, "lock \"%s\": the share expired before its extension was written",
 				 al_display(key->name));
@@ -78,6 +81,6 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	result->holding = *own;
-	al_lease_written(key, owner, own, false);
+	al_note_written(key, owner, own, false);
 	al_stat_count(AL_COUNT_EXTENDS, 1);
 }

@@ -357,7 +357,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	holding->released_at = 0;
 	AL_TEST_POINT("token-drawn");
 	put_row(rel, attempt, attempt->is_shared, holding);
-	al_lease_written(attempt->key, &request->owner, holding, own && attempt->is_shared);
+	al_note_written(attempt->key, &request->owner, holding, own && attempt->is_shared);
 	al_history_begin(attempt->key, holding, attempt->result->at);
 }
 
@@ -393,12 +393,12 @@ grant_again(Relation rel, AlAttempt *attempt)
 		put_row(rel, attempt, al_is_shared(own), holding);
 		al_history_begin(attempt->key, holding, own->granted_at);
 	}
-	else if (!al_put_over(rel, attempt->key, holding))
+	else if (!al_overwrite_row(rel, attempt->key, holding))
 	{
 		al_attempt_lost(attempt);
 		return false;
 	}
-	al_lease_written(attempt->key, &request->owner, holding, false);
+	al_note_written(attempt->key, &request->owner, holding, false);
 	return true;
 }
 

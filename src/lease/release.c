@@ -140,7 +140,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	al_durability_before_release();
 	own->released_at = result->at;
 	own->meta = NULL;
-	if (!al_put_over(rel, key, own))
+	if (!al_overwrite_row(rel, key, own))
 	{
 		al_trace(DEBUG1, "lock \"%s\": the share expired before its release was written",
 				 al_display(key->name));
@@ -413,7 +413,7 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 		holding->meta = NULL;
 		holding->owner = NULL;
 		/* A new sharer may be taking the row of a share that has expired. */
-		if (!al_is_live(ended, now) || !al_put_over(rel, key, holding))
+		if (!al_is_live(ended, now) || !al_overwrite_row(rel, key, holding))
 		{
 			al_trace(DEBUG1, "lock \"%s\": the lease expired before its forced end was written",
 					 al_display(key->name));

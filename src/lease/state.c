@@ -7,18 +7,23 @@
  *
  * Model: look, claim, look again.  Each verb works in these steps.
  *
- *	1.	Look at the rows of the key without a lock.  If that refuses the caller, return.
+ *	1.	Look at the rows of the key without a lock.  If they show that the call must be
+ *		refused, return.
  *	2.	Claim the key.
- *	3.	Look again.  This state stays true until the transaction ends.  If it refuses the
- *		caller, drop the claim.
+ *	3.	Look again.  Until our transaction ends, no other can change these rows, except that
+ *		a pin lets extensions pass; only the clock moves.  If they refuse the caller, drop
+ *		the claim.
  *	4.	Write.
  *
- * If all rows of an owner have ended, the newest one shows how, until another owner takes
- * it.  lock_audit shows whether an administrator ended a later holding.
+ * If an owner has only ended rows, the one with the highest fencing token tells whether the
+ * last holding was released or expired, until another grant takes that row.  A forced end
+ * removes the owner from the row, so al_check_forced() looks for it in lock_audit; it counts
+ * if its token is not lower.
  *
- * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an owner's
- * holding wait for claims.  To write, the caller has app_lock open with RowExclusiveLock,
- * and has checked that the transaction may write.  AccessShareLock is enough to read or pin.
+ * Locking rules: claim/claim.c says which claims conflict.  Release, extend, transfer and pin
+ * wait for claims; acquire and convert (lease/attempt.c) only try.  To write, the caller has
+ * app_lock open with RowExclusiveLock, and has checked that the transaction may write.
+ * AccessShareLock is enough to read or pin.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,7 +59,7 @@ al_is_granted(const AlResult *result)
 	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
 }
 
-/* The refusal itself: for a wait that ended, and for AL_FORCED, the outcome before that */
+/* The outcome; for AL_TIMEOUT, AL_DEADLOCK and AL_FORCED, the refusal that it replaced */
 AlOutcome
 al_obstacle(const AlResult *result)
 {
@@ -65,11 +70,12 @@ al_obstacle(const AlResult *result)
 }
 
 /*
- * The row of a granted or extended lease is written: note that for the commit.  "lets_in":
- * waiters may be able to share the key now that could not before.
+ * Note, for the commit, that the row of a granted or extended holding is written: the commit
+ * is to be durable, and need not wake waiters that look again before the holding ends.
+ * "lets_in": the holding may now let in waiters that it kept out, so wake them.
  */
 void
-al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
+al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
 {
 	bool		is_known = !lets_in && holding->lifetime == AL_LEASE;
 
@@ -78,11 +84,11 @@ al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holdin
 }
 
 /*
- * Has this transaction kept the key of a row from others, because it wrote or pinned the
- * row?  A row without an owner was ended by force, and does not count.
+ * Has this transaction written or pinned this row?  If so, nobody else has had the key since.
+ * False for a row that was ended by force, which has no owner.
  */
 bool
-al_is_kept(const AlKey *key, const AlHolding *row)
+al_wrote_or_pinned(const AlKey *key, const AlHolding *row)
 {
 	if (!ItemPointerIsValid(&row->tid) || row->owner == NULL)
 		return false;
@@ -168,8 +174,8 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 
 /*
  * Look at the rows of a key under one snapshot, and at the holdings of this transaction.
- * Without a claim, only this look can show that an owner does not hold the key: two looks at
- * different rows can miss a holding that moves from the second row to the first in between.
+ * Without a claim, only this look can show that an owner does not hold the key: separate
+ * looks at two rows miss a holding that moves from the second row to the first in between.
  */
 void
 al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
@@ -298,8 +304,9 @@ al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 }
 
 /*
- * Does this owner hold the key?  AL_RELEASED: yes, by *own.  Otherwise AL_NOT_FOUND; or
- * AL_NOT_OWNER, AL_ALREADY_RELEASED or AL_EXPIRED, because of result->holding.
+ * Returns AL_RELEASED, and the holding in *own, if the owner holds the key; the caller
+ * replaces that outcome.  Otherwise *own is NULL: AL_NOT_FOUND; or AL_NOT_OWNER,
+ * AL_ALREADY_RELEASED or AL_EXPIRED, with the holding in result->holding.
  */
 AlOutcome
 al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
@@ -352,7 +359,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 
 /* Set the outcome AL_FORCED if an administrator ended the last holding of the refused owner */
 void
-al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
+al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
 {
 	bool		is_over = result->outcome == AL_ALREADY_RELEASED || result->outcome == AL_EXPIRED;
 	const AlForcedEnd *forced;
@@ -367,7 +374,10 @@ al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
 	result->outcome = AL_FORCED;
 }
 
-/* Claim the key to act on a holding of the owner; "mode" is that for an exclusive holding */
+/*
+ * Claim the key to act on a holding of the owner.  "mode" is for an exclusive holding.  For a
+ * shared one, TAKE becomes SHARE and EXTEND becomes SHARE_EXTEND, and the share is claimed too.
+ */
 static void
 claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 {
@@ -382,7 +392,7 @@ claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 
 
 static AlHolding *
-judge_claimed(AlOwnClaim *ask)
+judge_state(AlOwnClaim *ask)
 {
 	ask->result->outcome = al_judge_owner(&ask->state, ask->owner, ask->result, &ask->own);
 	return ask->own;
@@ -390,34 +400,38 @@ judge_claimed(AlOwnClaim *ask)
 
 /* Look again, under one snapshot, and return the owner's holding, or NULL */
 AlHolding *
-al_judge_all(AlOwnClaim *ask)
+al_look_and_judge(AlOwnClaim *ask)
 {
 	al_look(ask->rel, ask->key, ask->owner, AL_LOOK_SOME, &ask->state);
-	return judge_claimed(ask);
+	return judge_state(ask);
 }
 
 /*
- * Where is the holding of an owner that a first look at the rows has not found?  A holding
- * can move only in this order, so look at
+ * Find the holding of an owner that the first look at the rows has missed.  A transaction's
+ * holding can become a row, but not the reverse, so look at
  *
  *	1.	the transactions of other sessions;
  *	2.	the rows, under one snapshot;
  *	3.	uncommitted rows of others, if another transaction had claimed the key ("is_claimed").
  *
- * Sets ask->own for a row or a holding of this transaction.  Otherwise returns the holding
- * that another session's transaction has, may have, or will have for the owner, or the expired
- * lease that it is extending.  NULL: the owner does not hold the key.
+ * A row of step 3 may be committed between 2 and 3, so the rows are looked at once more.
+ *
+ * If the owner holds the key, by a row or in this transaction, sets ask->own and returns NULL.
+ * Otherwise returns what to wait for: another transaction's holding of this owner, one whose
+ * owner is not known, a row that is not committed, or an expired lease that may be being
+ * extended.  If both are NULL, the owner does not hold the key.
  */
 AlHolding *
 al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 {
 	AlHolding  *elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 
-	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
+	if (!al_look_and_judge(ask) && ask->result->outcome == AL_EXPIRED)
 	{
 		/*
-		 * Another call of the owner that extends the lease began before the expiry.  A call
-		 * that only waits as we do has the same claim, so wait once for each end.
+		 * Another call of this owner may have begun to extend the lease before it expired,
+		 * so wait for it.  A call that only waits here takes the same claim and looks the
+		 * same: wait at most once for each expires_at, or two would wait in turn.
 		 */
 		if (ask->waited_end != ask->result->holding.expires_at &&
 			al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
@@ -425,12 +439,12 @@ al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 			ask->waited_end = ask->result->holding.expires_at;
 			return &ask->result->holding;
 		}
-		(void) al_judge_all(ask);
+		(void) al_look_and_judge(ask);
 	}
 	if (ask->own || elsewhere || !is_claimed)
 		return ask->own ? NULL : elsewhere;
 
-	/* Do not wait twice for one row.  Without a claim, SQL wrote the row: never wait for it. */
+	/* Wait once for a row version.  A row written by hand, in SQL, comes without a claim. */
 	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
 	if (elsewhere && !(ItemPointerIsValid(&ask->waited) &&
 						ItemPointerEquals(&elsewhere->tid, &ask->waited)))
@@ -439,15 +453,16 @@ al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 		return elsewhere;
 	}
 	/* The transaction may have committed its row between the two looks. */
-	if (!al_judge_all(ask) && ask->result->outcome == AL_NOT_FOUND &&
+	if (!al_look_and_judge(ask) && ask->result->outcome == AL_NOT_FOUND &&
 		al_pending_find(ask->rel, ask->key, NULL))
 		ask->result->is_in_use = true;
 	return NULL;
 }
 
 /*
- * Judge without a claim whether the owner holds the key.  If the cheap look finds neither the
- * owner's holding nor another exclusive one, return the result of al_where_is_it().
+ * Judge without a claim whether the owner holds the key.  If the first look does not find the
+ * owner's holding, return the result of al_where_is_it(), except if it finds a live exclusive
+ * holding of another owner while no other transaction has claimed the key.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)
@@ -468,7 +483,7 @@ look_for_own(AlOwnClaim *ask)
 		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
 	}
 	ask->seen = NULL;
-	if (judge_claimed(ask))
+	if (judge_state(ask))
 		return NULL;
 	is_claimed = al_claim_has_others(ask->key->hash);
 	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
@@ -498,7 +513,7 @@ claim_own(AlOwnClaim *ask)
 		elsewhere = look_for_own(ask);
 		if (elsewhere && elsewhere->owner == NULL)
 		{
-			/* It may be prepared, and its COMMIT PREPARED may need our connection. */
+			/* Do not wait: if it is prepared, our client may be the one to send COMMIT PREPARED. */
 			result->outcome = AL_IN_TRANSACTION;
 			result->blocker = elsewhere->pid;
 			return NULL;
@@ -506,7 +521,7 @@ claim_own(AlOwnClaim *ask)
 		if (elsewhere)
 		{
 			/* Wait for that transaction by a claim that conflicts with its claim. */
-			al_trace(DEBUG3, "waiting for a transaction of the same owner, process %d (0: not known)",
+			al_trace(DEBUG3, "waiting for a transaction that has or extends this owner's lock, process %d (0: not known)",
 					 elsewhere->pid);
 			claim_for(ask, elsewhere, elsewhere->lifetime == AL_TRANSACTION ?
 					  AL_CLAIM_TAKE : AL_CLAIM_EXTEND);
@@ -522,7 +537,7 @@ claim_own(AlOwnClaim *ask)
 		AL_TEST_POINT("own-claimed");
 		al_table_find_again(ask->rel, ask->key, ask->own);
 		/* If that row is no longer live, the owner may have another one by now. */
-		if ((judge_claimed(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
+		if ((judge_state(ask) || al_look_and_judge(ask)) && al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");
 			return ask->own;
@@ -537,11 +552,13 @@ claim_own(AlOwnClaim *ask)
 }
 
 /*
- * Claim the key if the owner holds it.  Returns the holding, which no other transaction can
- * change from now on; or NULL, with the outcome and without a claim.  A holding of this
- * transaction needs no claim.  Waits for unfinished transactions, also for the owner's in
- * other sessions.  Outcomes besides those of al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION,
- * where a transaction of an unknown owner holds the key.
+ * Claim the key if the owner holds it.  Returns the holding, with the outcome AL_RELEASED,
+ * which the caller replaces.  Until our transaction ends, no other can end the holding, nor
+ * extend it, unless the mode is AL_CLAIM_PIN.  Or returns NULL, with the reason as the
+ * outcome, and keeps no claim.  A holding of this transaction needs no claim.  Waits for
+ * unfinished transactions, also for the owner's in other sessions.  Outcomes besides those of
+ * al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION, where a transaction of an unknown owner holds
+ * the key.  Raises the errors of al_claim().
  */
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
@@ -550,14 +567,15 @@ al_claim_own(AlOwnClaim *ask)
 
 	Assert(own == NULL || ask->claim.hash == 0 || al_claimed_has(ask->key->hash));
 	if (own == NULL)
-		al_tell_forced(ask->key, ask->owner, ask->result);
+		al_check_forced(ask->key, ask->owner, ask->result);
 	return own;
 }
 
 /*
- * Wait for another session's transaction that has written a row for the owner, to acquire or
- * release the key.  False: there is none, or it is prepared, and COMMIT PREPARED may need our
- * connection.  *waited: token of the last such row.  Raises the errors of al_claim().
+ * If another transaction has written a row of this owner that is not committed, because it
+ * acquires or releases the key, wait until it ends.  False, without waiting: there is no such
+ * row; its token is *waited, so it was waited for before; or its transaction is prepared, and
+ * our client may be the one to send COMMIT PREPARED.  Raises the errors of al_claim().
  */
 bool
 al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
@@ -565,7 +583,7 @@ al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited
 	AlOwnClaim	ask = {.rel = rel, .key = key, .owner = owner};
 	AlHolding  *pending = al_claim_has_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
 
-	/* Without a claim, SQL wrote the row: do not wait for it. */
+	/* A row written by hand, in SQL, comes without a claim: so claims are looked at first. */
 	if (pending == NULL || pending->pid == 0 || pending->fencing_token == *waited)
 		return false;
 	*waited = pending->fencing_token;
@@ -574,9 +592,12 @@ al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited
 	return true;
 }
 
-/* Write over a holding's row; false: a share that has expired, and its row is being taken */
+/*
+ * Write a holding over its row.  False, and nothing is written: it is shared, and its row was
+ * changed or locked since it was read.  Probably another sharer takes the row after its expiry.
+ */
 bool
-al_put_over(Relation rel, const AlKey *key, AlHolding *holding)
+al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	Assert(ItemPointerIsValid(&holding->tid) && holding->lifetime != AL_TRANSACTION);
 	if (al_is_shared(holding))

@@ -71,17 +71,17 @@ typedef struct AlAcquire
 	AlOwner		owner;
 	int64		ttl;			/* microseconds, or AL_NO_TTL */
 	bool		is_shared;
-	int			max_holders;	/* that may share it, with the owner; 0: any number */
 	bool		is_convert;		/* change the mode of the owner's holding */
-	int64		wait;			/* at most, in microseconds; 0: do not wait */
 	bool		waits_longest;	/* as long as max_wait allows; "wait" is cut to that */
+	bool		keeps_own;		/* the owner's holding keeps mode, lifetime and session */
+	int			max_holders;	/* that may share it, with the owner; 0: any number */
+	int64		wait;			/* at most, in microseconds; 0: do not wait */
 	AlLifetime	lifetime;
 	Oid			role;			/* the caller's */
 	AlReacquire on_reacquire;	/* if the owner already holds the key */
 	text	   *holder;			/* NULL: not given */
 	text	   *(*default_holder) (void);	/* makes the label if none is given */
 	struct varlena *meta;		/* NULL: not given */
-	bool		keeps_own;		/* the owner's holding keeps mode, lifetime and session */
 } AlAcquire;
 
 /* The terms on which a request is granted a key: see lease/terms.c */
@@ -125,9 +125,9 @@ typedef struct AlOwnClaim
 
 extern bool al_is_granted(const AlResult *result);
 extern AlOutcome al_obstacle(const AlResult *result);
-extern void al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding,
+extern void al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding,
 							 bool lets_in);
-extern bool al_is_kept(const AlKey *key, const AlHolding *row);
+extern bool al_wrote_or_pinned(const AlKey *key, const AlHolding *row);
 extern List *al_live_holdings(const AlState *state, TimestampTz now);
 extern void al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
 						   AlState *state);
@@ -139,11 +139,11 @@ extern TimestampTz al_closed_until_all(Relation rel, const AlKey *key);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
-extern void al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
-extern AlHolding *al_judge_all(AlOwnClaim *ask);
+extern void al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
+extern AlHolding *al_look_and_judge(AlOwnClaim *ask);
 extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool is_claimed);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited);
-extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
+extern bool al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding);
 
 #endif							/* AL_LEASE_STATE_H */

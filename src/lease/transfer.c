@@ -102,7 +102,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 			return true;
 
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
-		if (al_judge_all(from) && al_is_shared(from->own))
+		if (al_look_and_judge(from) && al_is_shared(from->own))
 			break;
 		/* The holding expired while we waited for that claim. */
 		drop_claims(from, to_claim);
@@ -131,7 +131,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	al_publish_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, lease, from->result->at);
 	from->result->holding = *lease;
-	al_lease_written(from->key, new_owner, lease, true);
+	al_note_written(from->key, new_owner, lease, true);
 	al_stat_count(AL_COUNT_RELEASES, 1);
 	return true;
 }
@@ -144,7 +144,7 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 
 	if (share)
 		join(own, share);
-	if (!al_put_over(from->rel, from->key, own))
+	if (!al_overwrite_row(from->rel, from->key, own))
 		return false;
 	al_publish_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, own, from->result->at);
@@ -158,7 +158,7 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	al_end_mine(from->key, &from->state, new_owner, own, AL_ENDED_TRANSFERRED);
-	al_lease_written(from->key, new_owner, own, share != NULL);
+	al_note_written(from->key, new_owner, own, share != NULL);
 	al_stat_changed();
 	return true;
 }

@@ -18,17 +18,20 @@
  *	  exclusively, the end of its transaction wakes the next one.  If it takes a share, it
  *	  wakes the next one at once, provided that one can share the key too.
  *
- * Only the first waiter is woken and may take the key, with three exceptions.  A waiter
- * whose owner has meanwhile got the key on another connection may take it from any
- * position.  A waiter that would share the key with any number of others is open, and
- * counts as first if all before it are open.  A waiter that converts its share to
- * exclusive precedes all others, which cannot have the key before that share ends.
+ * Normally only the first waiter is woken and may take the key, with these exceptions.
+ * Waiters of an owner that has got the key on another connection are woken, and take it from
+ * any position.  A waiter that would share the key with any number of others is open, and
+ * counts as first if all before it are open.  A waiter that converts its share to exclusive
+ * precedes all others, which cannot have the key exclusively before that share ends.  A waiter
+ * that does not run is passed over.  While a ticket has the offer, only its owner gets the key.
  *
- * Each waiter notes when it will look again by itself ("due"): at the expiry of the
- * lease in its way, at its own deadline, and after one second at the latest, since some
- * ends wake no waiter, such as COMMIT PREPARED.  A commit that leaves the key held beyond
- * that time need not wake the waiter.  A waiter that has been due for more than a second
- * does not run, perhaps because it was stopped.  It is passed over until it runs.
+ * A sleeping waiter notes in "due" when it will look again by itself: after one second at the
+ * latest, since some ends wake no waiter, such as COMMIT PREPARED; sooner at its deadline or
+ * its next search for a deadlock; and, if it is first, when the obstacle ends.  A waiter that
+ * is awake has been due since it began to look.  A commit that leaves the key held beyond
+ * "due" does not wake the waiter, unless it is awake, passed over or behind a claim.  A
+ * waiter that has been due for more than a second does not run, perhaps because it was
+ * stopped.  It is passed over until it runs.
  *
  * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
  * to 100 ms, in no order.

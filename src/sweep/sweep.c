@@ -107,7 +107,7 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	AL_TEST_POINT("sweep-claimed");
 	/* This transaction's next grant continues the life of a row that it keeps (max_lifetime). */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
-		(al_policy_value(key.name, AL_MAX_LIFETIME) > 0 && al_is_kept(&key, &holding)) ||
+		(al_policy_value(key.name, AL_MAX_LIFETIME) > 0 && al_wrote_or_pinned(&key, &holding)) ||
 		!al_table_try_delete(rel, &holding))
 	{
 		al_claim_drop(&claim);
