@@ -137,6 +137,11 @@ al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *ke
 	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &words, &nulls, &word_count);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(keys_argno), TEXTOID, -1, false, TYPALIGN_INT,
 					  &names, NULL, &name_count);
+	for (int i = 0; i < word_count; i++)
+	{
+		if (!nulls[i])
+			(void) al_check_encoding(al_string(DatumGetTextPP(words[i])), "mode");
+	}
 	if (ARR_NDIM(array) != 1 || word_count != name_count)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
