@@ -144,14 +144,15 @@ al_lock_is_mine(const LOCKTAG *tag, LOCKMODE mode)
 static inline void
 al_page_prune(Relation rel, Buffer buffer)
 {
-	Assert(BufferIsValid(buffer));
 #if PG_VERSION_NUM >= 190000
 	Buffer		map = InvalidBuffer;
 
+	Assert(BufferIsValid(buffer));
 	heap_page_prune_opt(rel, buffer, &map, false);
 	if (BufferIsValid(map))
 		ReleaseBuffer(map);
 #else
+	Assert(BufferIsValid(buffer));
 	heap_page_prune_opt(rel, buffer);
 #endif
 }
