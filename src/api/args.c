@@ -110,61 +110,6 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-static int	word_of(AlString given, const char *what, const char *const *words, const char *list);
-static const char *const modes[] = {"exclusive", "shared", NULL};
-
-/*
- * The modes argument, which has a mode for each element of the array of keys: for each key
- * that al_keys_arg() has returned, is it to be shared?  NULL: "is_shared" for all keys.
- */
-bool *
-al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
-			 bool is_shared)
-{
-	bool	   *shared = palloc(count * sizeof(bool));
-	bool	   *is_known = palloc0(count * sizeof(bool));
-	ArrayType  *array;
-	Datum	   *names;
-	Datum	   *words;
-	bool	   *nulls;
-	int			name_count;
-	int			word_count;
-
-	memset(shared, is_shared, count);
-	if (PG_ARGISNULL(argno))
-		return shared;
-	array = PG_GETARG_ARRAYTYPE_P(argno);
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &words, &nulls, &word_count);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(keys_argno), TEXTOID, -1, false, TYPALIGN_INT,
-					  &names, NULL, &name_count);
-	for (int i = 0; i < word_count; i++)
-	{
-		if (!nulls[i])
-			(void) al_check_encoding(al_string(DatumGetTextPP(words[i])), "mode");
-	}
-	if (ARR_NDIM(array) != 1 || word_count != name_count)
-		ereport(ERROR,
-				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("modes must be a one-dimensional array with a mode for each key")));
-	for (int i = 0; i < word_count; i++)
-	{
-		AlKey		key = {.name = al_string(DatumGetTextPP(names[i]))};
-		const AlKey *found = bsearch(&key, keys, count, sizeof(AlKey), compare_keys);
-
-		if (nulls[i])
-			al_raise_null("mode");
-		is_shared = word_of(al_string(DatumGetTextPP(words[i])), "mode", modes,
-							"exclusive or shared") == 1;
-		if (is_known[found - keys] && shared[found - keys] != is_shared)
-			ereport(ERROR,
-					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("lock key \"%s\" is given with both modes", al_display(key.name))));
-		is_known[found - keys] = true;
-		shared[found - keys] = is_shared;
-	}
-	return shared;
-}
-
 /* A path and its separator, which are two arguments */
 void
 al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
@@ -307,12 +252,65 @@ al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
+static const char *const modes[] = {"exclusive", "shared", NULL};
 
 /* Is the mode argument "shared"? */
 bool
 al_mode_arg(FunctionCallInfo fcinfo, int argno)
 {
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
+}
+
+/*
+ * The modes argument, which has a mode for each element of the array of keys: for each key
+ * that al_keys_arg() has returned, is it to be shared?  NULL: "is_shared" for all keys.
+ */
+bool *
+al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
+			 bool is_shared)
+{
+	bool	   *shared = palloc(count * sizeof(bool));
+	bool	   *is_known = palloc0(count * sizeof(bool));
+	ArrayType  *array;
+	Datum	   *names;
+	Datum	   *words;
+	bool	   *nulls;
+	int			name_count;
+	int			word_count;
+
+	memset(shared, is_shared, count);
+	if (PG_ARGISNULL(argno))
+		return shared;
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &words, &nulls, &word_count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(keys_argno), TEXTOID, -1, false, TYPALIGN_INT,
+					  &names, NULL, &name_count);
+	for (int i = 0; i < word_count; i++)
+	{
+		if (!nulls[i])
+			(void) al_check_encoding(al_string(DatumGetTextPP(words[i])), "mode");
+	}
+	if (ARR_NDIM(array) != 1 || word_count != name_count)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("modes must be a one-dimensional array with a mode for each key")));
+	for (int i = 0; i < word_count; i++)
+	{
+		AlKey		key = {.name = al_string(DatumGetTextPP(names[i]))};
+		const AlKey *found = bsearch(&key, keys, count, sizeof(AlKey), compare_keys);
+
+		if (nulls[i])
+			al_raise_null("mode");
+		is_shared = word_of(al_string(DatumGetTextPP(words[i])), "mode", modes,
+							"exclusive or shared") == 1;
+		if (is_known[found - keys] && shared[found - keys] != is_shared)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("lock key \"%s\" is given with both modes", al_display(key.name))));
+		is_known[found - keys] = true;
+		shared[found - keys] = is_shared;
+	}
+	return shared;
 }
 
 /* The max_holders argument, which includes the caller; 0: no limit */

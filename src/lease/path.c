@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -49,6 +50,7 @@ holdings_of(Relation rel, const AlOwner *owner)
 	{
 		AlHolding  *holding = lfirst(cell);
 
+		CHECK_FOR_INTERRUPTS();
 		if (al_is_owned_by(holding, owner) && al_is_live(holding, now))
 			live = lappend(live, holding);
 	}
@@ -69,6 +71,7 @@ has_below(List *holdings, const AlKey *folder, int count)
 		AlString	name = ((AlHolding *) lfirst(cell))->key;
 		bool		is_below = al_string_begins(name, folder->name);
 
+		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; is_below && i <= count; i++)
 			is_below = !al_string_equal(name, folder[i].name);
 		if (is_below)
@@ -136,7 +139,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	{
 		AlResult	ignored;
 
-		/* A folder that stays keeps all folders above it. */
+		/* A folder that stays keeps all above it; one that the owner does not hold does not. */
 		if (gone == last - i && asks[i].own && al_is_shared(asks[i].own) &&
 			!has_below(holdings, &keys[i], gone))
 		{

@@ -299,18 +299,25 @@ wake_first(uint64 hash, int64 held_until)
 	}
 }
 
+/* May there be a waiter for a hash?  The change that the waiter waits for must be visible. */
+static bool
+may_have_waiters(uint64 hash)
+{
+	if (queue == NULL)
+		return false;
+	/* A waiter joins, then looks at the row; we changed the row, then look for waiters. */
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&bucket_of(hash)->waiters) != 0;
+}
+
 /* As al_waiters_wake(), for a claim that was not in the way of open waiters */
 void
 al_waiters_wake_strict(uint64 hash)
 {
 	int64		now;
 
-	if (queue == NULL)
+	if (!may_have_waiters(hash))
 		return;
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
-		return;
-
 	Assert(!LWLockHeldByMe(&queue->lock));
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -335,13 +342,8 @@ al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
 	int64		until = PG_INT64_MIN;
 
-	if (queue == NULL)
+	if (!may_have_waiters(hash))
 		return;
-	/* A waiter joins, then looks at the row; we changed the row, then look for waiters. */
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
-		return;
-
 	Assert(!LWLockHeldByMe(&queue->lock));
 	if (held_until != 0)
 		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);

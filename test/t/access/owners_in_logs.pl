@@ -73,6 +73,13 @@ order_desk('log_parameter_max_length_on_error = -1');
 is(logged($release, 'extended'), 'hidden', '... nor parameters');
 order_desk();
 
+# The context of a message of PL/pgSQL has the statement, with the owner.
+order_desk('log_min_messages = debug1');
+is(logged(q{DO $do$BEGIN PERFORM lock_acquire('up', owner => %1$s, mode => 'shared'); PERFORM lock_convert('up', owner => %1$s); END$do$;}, 'text'), 'hidden', 'a debug message does not show the statement around it');
+like(slurp_file($node->logfile), qr/DEBUG:.*"up"/, '... and was there');
+order_desk();
+$node->safe_psql('postgres', 'SELECT pg_stat_statements_reset()');
+
 is(logged($error, 'text'), 'shown', 'an error of PostgreSQL shows the text');
 is(logged($error, 'extended'), 'hidden', '... but not parameters');
 order_desk('log_parameter_max_length_on_error = -1');

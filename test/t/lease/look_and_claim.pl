@@ -156,6 +156,32 @@ foreach my $key (sort keys %late)
 	set_clock($clock, 0);
 	clean();
 }
+ask($watch, 'CREATE TABLE item (id int PRIMARY KEY); INSERT INTO item VALUES (1)');
+my $fetch = q{SELECT count(*) FROM lock_fetch(NULL::item, '1', '1 hour', 'early', key => 'f')};
+ask($early, $fetch);
+start_early($fetch, 'before-quota');
+set_clock($clock, 7200);
+is(go_on(), '1', 'lock_fetch by the owner of a lease that expires meanwhile: the row');
+is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'f' AND expires_at > clock_timestamp()}), '1', '... under a new lease');
+set_clock($clock, 0);
+clean();
+
+#
+# Debug messages on the way of a guard, to a role that may not read the column of the key
+#
+ask($watch, q{CREATE TABLE sec (name text, x int); INSERT INTO sec VALUES ('hidden', 1); SELECT lock_protect('sec', 'sec:{name}')});
+ask($watch, q{CREATE ROLE blind; SELECT lock_grant_access('blind', 'user'); GRANT UPDATE (x) ON sec TO blind});
+ask($other, q{BEGIN; SELECT lock_acquire('sec:hidden', '1 hour', 'both')});
+ask($early, q{SET atomic_lock.owner = 'both'; SET ROLE blind});
+ask($early, 'SET client_min_messages = debug3');
+start($early, 'UPDATE sec SET x = 2');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($early));
+ask($other, 'COMMIT');
+my $said = answer($early);
+like($said, qr/waiting for a transaction/, 'a guard that waits says so at DEBUG3');
+unlike($said, qr/hidden/, '... and does not show the key');
+ask($early, 'RESET client_min_messages; RESET ROLE; RESET atomic_lock.owner');
+clean();
 
 #
 # Quotas: between the count and the grant
