@@ -497,7 +497,7 @@ refresh(Relation app_lock, AlAttempt *attempt)
 /* Maximum number of attempts to write a grant while the owner's holding expires */
 #define MOST_TRIES	10
 
-/* Write the grant; false if the owner's holding has expired since the attempt */
+/* Write the grant; false if the holding that it builds on has ended since the attempt */
 static bool
 write_grant(Relation app_lock, AlAttempt *attempt)
 {
@@ -506,7 +506,7 @@ write_grant(Relation app_lock, AlAttempt *attempt)
 
 	al_quota_end(quotas);
 	if (!is_written)
-		al_trace(DEBUG2, "lock_fetch: the owner's holding has expired, judging the key again");
+		al_trace(DEBUG2, "lock_fetch: the holding has ended, judging the key again");
 	return is_written;
 }
 

@@ -50,7 +50,7 @@
  *
  * The seats class serializes the callers that count the sharers of a key with a limit, and
  * the quota class those that count the keys of a role.  Both are held from the count until
- * the new holding is written, and never while waiting.  A transaction that shares a key
+ * the new holding is written, and while waiting for nothing but quotas.  A transaction that shares a key
  * without a row counts as one sharer, even if it shares for several owners.  One that holds
  * keys without a row keeps AccessShare on the quota, so that others count it.
  *

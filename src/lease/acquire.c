@@ -114,7 +114,6 @@ leave_queue(int code, Datum arg)
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
-
 static bool
 is_upgrade(const AlAttempt *attempt)
 {

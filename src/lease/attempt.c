@@ -22,7 +22,7 @@
  * Locking rules: claims are tried without waiting.  Those of a sweep, or of a transaction
  * that has ended, are usually gone within milliseconds, so an attempt retries for half a
  * second.  A refused attempt drops its claim.  The seats are claimed last, and waited for:
- * a session that has them waits for nothing else.
+ * a session that has them waits for quotas only.
  *
  *-------------------------------------------------------------------------
  */
@@ -501,7 +501,7 @@ has_seat(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
-	AlSeats	seats;
+	AlSeats		seats;
 
 	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0),
 					 attempt->has_seats, &seats);

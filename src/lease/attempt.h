@@ -25,12 +25,12 @@ typedef struct AlAttempt
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	bool		is_shared;		/* mode of the grant: the request's, or that of "own" if */
 	AlLifetime	lifetime;		/* request->keeps_own; the same for the lifetime */
-	const AlHolding *predecessor;		/* the grant continues its life; or NULL */
+	const AlHolding *predecessor;	/* the grant continues its life; or NULL */
 	bool		is_claimed;		/* "claim" is valid */
 	bool		is_ours;		/* this transaction already excluded others from the key */
 	AlClaim		claim;
 	bool		has_seats;		/* al_claim_seats() is held */
-	int			seats_used;			/* at the count, with this one; 0: there is no limit */
+	int			seats_used;		/* at the count, with this one; 0: there is no limit */
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	TimestampTz line_until;		/* end of the first ticket or its offer; DT_NOEND: none */
 	int64		token;			/* drawn for the grant; 0: not yet */

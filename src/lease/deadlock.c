@@ -103,7 +103,6 @@ search_processes(Search *search, const Link *link, List *pids)
 	return false;
 }
 
-
 static List *
 blocking_processes(int pid)
 {
@@ -120,7 +119,6 @@ blocking_processes(int pid)
 	}
 	return pids;
 }
-
 
 static bool
 has_visited_key(const Search *search, const AlWaiter *waiter)
@@ -253,7 +251,6 @@ search_from(Search *search, int pid)
 	return search_processes(search, &link, blocking_processes(pid));
 }
 
-
 static bool
 same_cycle(const Search *a, const Search *b)
 {
@@ -268,7 +265,6 @@ same_cycle(const Search *a, const Search *b)
 	}
 	return true;
 }
-
 
 static char *
 describe(const Search *search)

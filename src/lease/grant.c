@@ -7,7 +7,7 @@
  *
  * Model: the attempt has left a claim and an outcome.
  *
- *	1.	If the owner's holding has expired since the judgement, write nothing.
+ *	1.	If the holding that the grant builds on has ended since the judgement, write nothing.
  *	2.	AL_ACQUIRED (grant_new): draw a fencing token, and write the holding.  A change of
  *		mode moves it to another row.  AL_REACQUIRED (grant_again): renew the row.
  *	3.	Give back the seats, and delete the owner's ticket.
@@ -229,7 +229,6 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	set_row(attempt->request, &no_row, holding);
 	al_table_put(rel, attempt->key, holding);
 }
-
 
 static void
 generate_owner(AlOwner *owner, BlockNumber block, AlHolding *holding)

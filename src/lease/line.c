@@ -135,7 +135,6 @@ al_line_missed(void)
 	missed = true;
 }
 
-
 bool
 al_line_take_missed(void)
 {
@@ -296,7 +295,6 @@ al_line_released(bool committed)
 			al_waiters_wake(*(const uint64 *) lfirst(cell), 0, 0);
 	left = NIL;
 }
-
 
 void
 al_line_forget(void)

@@ -48,7 +48,6 @@
 static const AlPin *last = NULL;
 static uint64 last_changes = 0;
 
-
 static const AlPin *
 remember(const AlPin *pin)
 {
@@ -114,7 +113,6 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 	al_claimed_pin(key->hash, pin, al_held_until(holding));
 	return remember(pin);
 }
-
 
 static bool
 is_live_of(const AlHolding *holding, AlString owner)

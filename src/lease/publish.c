@@ -92,7 +92,6 @@ al_publish_commit(bool is_prepared)
 	bool		has_ends;
 	ListCell   *cell;
 
-
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
 		return;
 	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
@@ -120,7 +119,6 @@ al_publish_commit(bool is_prepared)
 	if (!is_prepared)
 		al_events_commit();
 }
-
 
 void
 al_publish_forget(void)

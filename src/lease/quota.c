@@ -232,7 +232,6 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	return count;
 }
 
-
 static bool
 owner_holds(Relation rel, AlString name, AlString owner_name)
 {

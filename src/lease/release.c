@@ -58,7 +58,6 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 	al_table_put(rel, key, holding);
 }
 
-
 static void
 forget_row(Relation rel, const AlKey *key, const AlOwner *owner, AlHolding *row)
 {

@@ -201,7 +201,6 @@ show_min_hold(const AlHolding *holding)
 					al_display(policy->prefix));
 }
 
-
 static char *
 obstacle_detail(const AlResult *result)
 {
@@ -272,7 +271,6 @@ obstacle_hint(const AlResult *result)
 			return "Pass \"wait\" to wait for the lock, retry after it is released or expires, or ask an administrator to use force_release.";
 	}
 }
-
 
 static char *
 nobody_detail(const AlResult *result)

@@ -154,7 +154,6 @@ static long prune_at = 64;		/* number of keys at which prune() runs */
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
-
 static bool
 next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 {
@@ -165,7 +164,6 @@ next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 	al_key_init(key, entry->name);
 	return true;
 }
-
 
 static void
 forget(const AlKey *key)
@@ -205,7 +203,6 @@ after_exit(int code, Datum arg)
 	if (noted && hash_get_num_entries(noted) > 0)
 		al_session_left();
 }
-
 
 static void
 at_exit(int code, Datum arg)

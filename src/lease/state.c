@@ -52,7 +52,6 @@
 #include "table/audit.h"
 #include "table/pending.h"
 
-
 bool
 al_is_granted(const AlResult *result)
 {
@@ -118,7 +117,6 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	}
 	return list_concat(holdings, state->mine);
 }
-
 
 static bool
 has_row(List *rows, const AlHolding *row)
@@ -389,7 +387,6 @@ claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 		mode = mode == AL_CLAIM_EXTEND ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE;
 	al_claim(&ask->claim, ask->key, is_shared ? ask->owner : NULL, mode);
 }
-
 
 static AlHolding *
 judge_state(AlOwnClaim *ask)

@@ -28,7 +28,6 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 
-
 bool
 al_terms_is_admitted(const AlKey *key)
 {

@@ -66,7 +66,6 @@ join(AlHolding *handed, const AlHolding *had)
 		handed->meta = had->meta;
 }
 
-
 static void
 drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 {
