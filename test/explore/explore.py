@@ -7,9 +7,10 @@ schedules with at most BOUND preemptions, or a random part of them if time is sh
 the server depends on real time, so a schedule can be replayed.
 
 Judgement: the answers and the final state of a schedule are right if some serial order of the
-same statements, or of those that were not refused, has the same. In a serial order the other
-sessions wait until a session's statement ends or blocks, and time may pass at any step. In any
-case the rules of judge.py must hold.
+same statements, or of those that were not refused because of an overlap, has the same. In a
+serial order the other sessions wait until a session's statement ends or blocks, and time may pass
+at any step. A statement that ended before another one began also comes first in the serial order.
+In any case the rules of judge.py must hold.
 """
 
 import argparse
@@ -385,41 +386,47 @@ def letters(choices, n):
 
 
 class Verdicts:
-    """Judges each outcome of a scenario once"""
+    """Judges each outcome of a scenario once for each order of its statements"""
 
     def __init__(self, explorer, scenario):
         self.explorer, self.scenario = explorer, scenario
-        self.serial = self.orders(scenario.programs)
-        self.without = {(): self.serial}
+        self.without = {}
+        self.serial = self.orders(())
         self.seen = {}
 
-    def orders(self, programs):
-        """The outcomes of all serial orders"""
-        return {judge.comparable(found[1]) for found in self.explorer.search(self.scenario, programs, 0) if found}
+    def orders(self, calls):
+        """The outcomes of all serial orders without these calls, each with the orders that lead to it"""
+        if calls not in self.without:
+            kept = [[j for j in range(len(program)) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
+            programs = [[program[j] for j in js] for program, js in zip(self.scenario.programs, kept)]
+            self.without[calls] = {}
+            for found in self.explorer.search(self.scenario, programs, 0):
+                if found:
+                    order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
+                    self.without[calls].setdefault(judge.comparable(found[1]), set()).add(judge.precedence(order))
+        return self.without[calls]
 
     def complaint(self, outcome):
-        """None, or the name of the contradiction"""
-        if outcome not in self.seen:
-            self.seen[outcome] = self.judge(outcome)
-        return self.seen[outcome]
+        """None, or the name of the contradiction, of the last schedule"""
+        before = judge.precedence(self.explorer.order)
+        if (outcome, before) not in self.seen:
+            self.seen[outcome, before] = self.judge(outcome, before)
+        return self.seen[outcome, before]
 
-    def is_explained(self, outcome, serial):
-        if outcome in serial:
+    def is_explained(self, outcome, serial, before):
+        if any(judge.is_in_order(before, order) for order in serial.get(outcome, ())):
             return True
         # A call reads the clock once. Before it commits, another call may see that a lease has
         # expired. Then the answers are those of different serial orders.
         return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
                 and any(judge.holders(o) == judge.holders(outcome) for o in serial))
 
-    def judge(self, outcome):
+    def judge(self, outcome, before):
         broken = judge.broken_rules(self.scenario, outcome)
         if broken:
             return ', '.join(broken)
-        for calls in [(), *judge.some_refused(outcome)]:
-            if calls not in self.without:
-                programs = [[sql for j, sql in enumerate(program) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
-                self.without[calls] = self.orders(programs)
-            if self.is_explained(judge.comparable(judge.left_out(outcome, calls)), self.without[calls]):
+        for calls in [(), *judge.some_refused(outcome, before)]:
+            if self.is_explained(judge.comparable(judge.left_out(outcome, calls)), self.orders(calls), before):
                 if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
                     return 'all are refused a key that is free'
                 return None

@@ -49,7 +49,12 @@ def main():
     order = [(True, 0, 0), (False, 0, 0), (True, 0, 1), (False, 0, 1), (True, 1, 0), (False, 1, 0), (True, 0, 2), (False, 0, 2)]
     if not judge.broken_order(BLOCK, relied, order) or judge.broken_order(BLOCK, relied, order[:4] + order[6:] + order[4:6]):
         broken.append('broken_order() does not tell a grant before the commit')
-    print('\n'.join(broken) or f'{len(FALSE) + 2} falsified outcomes are noticed')
+    first, second = judge.precedence(order[:4] + order[6:] + order[4:6]), judge.precedence(order[4:6] + order[:4] + order[6:])
+    if not judge.is_in_order(first, first) or judge.is_in_order(first, second):
+        broken.append('is_in_order() does not tell a serial order that contradicts the schedule')
+    if list(judge.some_refused(TRUE, frozenset([((0, 0), (1, 0))]))) or not list(judge.some_refused(TRUE, frozenset())):
+        broken.append('some_refused() does not tell a refusal that overlaps no call')
+    print('\n'.join(broken) or f'{len(FALSE) + 4} falsified outcomes are noticed')
     return int(bool(broken))
 
 

@@ -85,13 +85,31 @@ def is_refused(answer):
     return bool(answer) and (answer[0] in REFUSED or answer[:2] == ('error', '55P03') or answer == ('blocked',))
 
 
+def precedence(order):
+    """The pairs of statements of different sessions of which the first ended before the second began"""
+    ended, pairs = [], set()
+    for is_begin, i, j in order:
+        if is_begin:
+            pairs.update(((k, m), (i, j)) for k, m in ended if k != i)
+        else:
+            ended.append((i, j))
+    return frozenset(pairs)
+
+
+def is_in_order(before, serial):
+    """Whether no statement comes before one that had ended when it began"""
+    return before.isdisjoint((late, early) for early, late in serial)
+
+
 def refused(outcome):
     return [(i, j) for i, answers in enumerate(outcome.answers) for j, answer in enumerate(answers) if is_refused(answer)]
 
 
-def some_refused(outcome):
-    """Sets of refused calls, which should have had no effect; small sets first"""
-    calls = refused(outcome)
+def some_refused(outcome, before):
+    """Sets of refused calls that overlapped others, and should have had no effect; small sets first"""
+    statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
+    calls = [call for call in refused(outcome)
+             if any(s[0] != call[0] and (s, call) not in before and (call, s) not in before for s in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
 
