@@ -117,7 +117,7 @@ test('what a page hears has no owner in it', async () => {
   const heard = async (pattern) => {
     while (!pattern.test(text)) text += (await reader.read()).value;
   };
-  await heard(/"free":true/);
+  await heard(/"event":"connected".*"free":true/); // from now on it misses no event
   await act('/order:6', 'Alice', 'open');
   await heard(/"event":"changed".*"holder":"Alice"/);
   await act('/order:6', 'Bob', 'queue');

@@ -174,6 +174,13 @@ class Base(unittest.IsolatedAsyncioTestCase):
         loop, event = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
         return event, lambda value: loop.call_soon_threadsafe(lambda: event.done() or event.set_result(value))
 
+    async def follow(self, line):
+        """The next turn of a line that is queued, once that can miss no event: it listens, and has asked again since then"""
+        (before,) = await sql('SELECT expires_at FROM lock_queue WHERE key = %s', self.key)
+        following = self.start(anext(line))
+        await until('SELECT expires_at > %s FROM lock_queue WHERE key = %s', before, self.key)
+        return following
+
     def start(self, work):
         """A task; it has to end in the end"""
         task = asyncio.ensure_future(work)
@@ -437,8 +444,7 @@ class Scenarios(Base):
             turns = aiter(line)
             turn = await anext(turns)
             self.assertEqual((turn.state, turn.place, turn.holder), ('queued', 1, 'Ann'))
-            following = self.start(anext(turns))
-            await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'LISTEN %%' AND state = 'idle'")
+            following = await self.follow(turns)
             await first.release()
             turn = await following
             self.assertEqual(turn.state, 'offered')
@@ -471,12 +477,10 @@ class Scenarios(Base):
         first = await self.locks.acquire(self.key, ttl=60)
         async with self.locks.queue(self.key, poll=HOUR) as line:
             self.assertEqual((await anext(line)).state, 'queued')
-            following = self.start(anext(line))
-            listens = "FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'LISTEN %%' AND state = 'idle'"
-            await until(f'SELECT count(*) = 1 {listens}')
-            (await sql('ALTER ROLE desk NOLOGIN'))  # the offer is made while nobody listens
+            following = await self.follow(line)
+            await sql('ALTER ROLE desk NOLOGIN')  # the offer is made while nobody listens
             try:
-                await sql(f'SELECT pg_terminate_backend(pid, 60000) {listens}')
+                await sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'LISTEN %%'")
                 await first.release()
                 await until('SELECT offered_until IS NOT NULL FROM lock_queue WHERE key = %s', self.key)
             finally:
@@ -555,8 +559,7 @@ class Scenarios(Base):
             lock = await locks.acquire(self.key, ttl=60, owner=SECRET)
             async with locks.queue(self.key, poll=HOUR) as line:
                 self.assertEqual((await anext(line)).state, 'queued')
-                following = self.start(anext(line))
-                await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'around' AND query LIKE 'LISTEN %%' AND state = 'idle'")
+                following = await self.follow(line)
                 if self.is_async:
                     async with self.pool.connection() as connection:
                         await lock.assert_(connection)
