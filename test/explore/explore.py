@@ -43,7 +43,8 @@ SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > c
             owner, fencing_token, round(extract(epoch FROM nullif(expires_at, 'infinity') - clock_timestamp()) / 900)) ORDER BY mode, fencing_token), '[]') FROM app_lock WHERE key = '{k}'),
     (SELECT coalesce(json_agg(json_build_array('q' || ticket, (SELECT q.owner FROM app_lock_queue q WHERE q.key = v.key AND q.ticket = v.ticket),
             offered_until IS NOT NULL) ORDER BY ticket), '[]') FROM lock_queue v WHERE key = '{k}'),
-    (SELECT json_build_array(locked, mode, holder, holders, waiters, pid IS NOT NULL) FROM lock_status('{k}')),
+    (SELECT json_build_array(locked, mode, holder, holders, waiters, pid IS NOT NULL,
+            (SELECT count(*) FROM app_lock WHERE key LIKE '{k}_' AND lock_is_held(key, owner))) FROM lock_status('{k}')),
     (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2),
     (SELECT coalesce(json_agg(json_build_array(fencing_token, ended_by) ORDER BY fencing_token), '[]') FROM lock_history WHERE key = '{k}'),
     (SELECT json_build_array(grants - releases - expirations - forced, (SELECT count(*) FROM app_lock WHERE NOT released))
@@ -208,7 +209,7 @@ class Explorer:
         self.schedules += 1
         self.number += 1
         self.is_lost = False
-        key = f'k{self.number}'
+        key = f'k{self.number}/'
         names = {'k': key, 'k2': key + '+', **{o: o + key for o in 'abcd'}}
         self.prepare(scenario, names)
         sessions = self.sessions[:len(programs)]

@@ -1,8 +1,8 @@
 """The scenarios of the explorer: calls of two or three sessions, in states of a key.
 
 A scenario is a state of the key, a program for each session, and how often two hours
-may pass.  Programs are lists of SQL; {k} is the key, {a} to {d} are owners.  Each
-schedule has a new key and new owners.  A lease lasts an hour, and a wait ten hours.
+may pass.  Programs are lists of SQL; {k} is the key, which is also a folder of the paths {k}d
+and {k}e; {a} to {d} are owners.  Each schedule has a new key and new owners.  A lease lasts an hour, and a wait ten hours.
 """
 
 import itertools
@@ -36,6 +36,11 @@ SINGLE = {
     'session': acquire(", lifetime => 'session'", 'NULL'),
     'set': with_owner("SELECT string_agg(status, ',' ORDER BY key), max(fencing_token) FROM "
                       "lock_try_acquire_all(ARRAY['{k}', '{k2}'], '1 h', '{o}', holder => '{label}')"),
+    'path': with_owner("SELECT string_agg(status, ',' ORDER BY key), max(fencing_token) FROM "
+                       "lock_try_acquire_path('{k}d', '1 h', '{o}', holder => '{label}')"),
+    'path_wait': with_owner("SELECT string_agg(status, ',' ORDER BY key), max(fencing_token) FROM "
+                            "lock_try_acquire_path('{k}d', '1 h', '{o}', wait => '10 h', holder => '{label}')"),
+    'release_path*': with_owner("SELECT lock_release_path('{k}d', '{o}')"),
     'release*': with_owner("SELECT lock_try_release('{k}', '{o}')"),
     'release_all*': with_owner("SELECT lock_release_all('{o}')"),
     'extend*': with_owner("SELECT CASE WHEN lock_try_extend('{k}', '{o}', '3 h') IS NULL THEN 'no' ELSE 'extended' END"),
@@ -61,7 +66,7 @@ SINGLE = {
 }
 BLOCKS = {
     **{name + '[tx]' if name[-1] != '*' else name[:-1] + '[tx]*': block(SINGLE[name], 'COMMIT')
-       for name in ('acquire', 'wait', 'share', 'set', 'release*', 'extend*', 'give*', 'convert*', 'convert_shared*', 'steal', 'force',
+       for name in ('acquire', 'wait', 'share', 'set', 'path', 'release_path*', 'release*', 'extend*', 'give*', 'convert*', 'convert_shared*', 'steal', 'force',
                     'enqueue', 'leave', 'assert*', 'write*')},
     'transaction': block(acquire(", lifetime => 'transaction'", 'NULL'), 'COMMIT'),
     'share_transaction': block(acquire(", mode => 'shared', lifetime => 'transaction'", 'NULL'), 'COMMIT'),
@@ -82,6 +87,7 @@ def lease(o, mode='exclusive'):
 
 
 TICKET = "SELECT lock_enqueue('{k}', '{%s}', '%s')"
+PATH = "SELECT count(*) FROM lock_acquire_path('{k}%s', '1 h', '{%s}', holder => '%s')"
 POLICY = "SELECT lock_set_policy('{k}', %s)"
 
 
@@ -102,6 +108,8 @@ STATES = {
     'a': State([lease('a')], 'a'),
     'b': State([lease('b')], 'b'),
     'a+b': State([lease('a', 'shared'), lease('b', 'shared')], 'ab'),
+    'path a': State([PATH % ('d', 'a', 'a')], 'a'),
+    'path a+b': State([PATH % ('d', 'a', 'a'), PATH % ('e', 'b', 'b')], 'ab'),
     'sa': State([lease('a', 'shared')], 'a'),
     'sa+old': State([lease('c', 'shared'), 'CLOCK', lease('a', 'shared')], 'a'),
     'sc': State([lease('c', 'shared')]),
@@ -125,7 +133,7 @@ STATES = {
     'prepared': State([], third=(['BEGIN', lease('c'), "PREPARE TRANSACTION '{c}'"], "COMMIT PREPARED '{c}'")),
 }
 # States whose leases expire during the scenario
-EXPIRING = ('a', 'sa', 'a+b', 'sc', 'a,ticket b', 'a,ticket c', 'offered b', 'min_hold')
+EXPIRING = ('a', 'sa', 'path a', 'a+b', 'sc', 'a,ticket b', 'a,ticket c', 'offered b', 'min_hold')
 
 
 @dataclass
