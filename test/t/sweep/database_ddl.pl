@@ -210,7 +210,10 @@ ok($node->wait_for_log(qr/could not start a sweep/, $written), '... and again af
 is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() works by hand');
 ok(launcher($watch), '... the launcher is still running');
 end($watch);
-$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+$node->append_conf('postgresql.conf', q{
+max_worker_processes = 0
+atomic_lock.sweep_interval = '20ms'
+});
 $node->restart;
 $watch = session($node, 'Watch');
 expire($watch, 'none', 10);
