@@ -536,7 +536,7 @@ AL_FUNCTION(atomic_lock_waiters)
 {
 	enum
 	{
-		W_KEY, W_PID, W_HOLDER, W_MODE, W_SINCE, W_PLACE, W_BLOCKED_BY,
+		W_KEY, W_PLACE, W_HOLDER, W_SINCE, W_BLOCKED_BY, W_MODE, W_PID,
 		W_BLOCKING_PID, W_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;

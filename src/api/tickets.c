@@ -177,7 +177,7 @@ AL_FUNCTION(atomic_lock_queue)
 {
 	enum
 	{
-		Q_KEY, Q_PLACE, Q_HOLDER, Q_ROLE, Q_QUEUED_AT, Q_EXPIRES_AT, Q_OFFER, Q_OFFERED_UNTIL,
+		Q_KEY, Q_PLACE, Q_HOLDER, Q_QUEUED_AT, Q_OFFERED_UNTIL, Q_EXPIRES_AT, Q_OFFER, Q_ROLE,
 		Q_TICKET, Q_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
