@@ -748,6 +748,14 @@ LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 COMMENT ON FUNCTION lock_status() IS
 'returns a row for every live holding in this database, and for every key that an unfinished transaction has acquired';
 
+CREATE FUNCTION lock_explain(key text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_explain'
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
+
+COMMENT ON FUNCTION lock_explain(text) IS
+'says in a few lines for people who holds "key", since when and until when, who waits, which policy applies, and with which statement the caller may take it, ask for it or end it; labels of further people and fencing tokens only for access level monitor, owners never; raises 22004 for null, 22023 for a bad key, 42501 where a policy reserves the key for others, unless the caller has level monitor';
+
 CREATE FUNCTION lock_waiters(
 	OUT key text,
 	OUT place integer,
@@ -1468,10 +1476,10 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
 			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
-			'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
+			'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
@@ -1531,7 +1539,7 @@ BEGIN
 			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)

@@ -189,7 +189,7 @@ AL_FUNCTION(atomic_lock_queue)
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, al_tickets_list(al_cstring(""), false))
+	foreach(cell, al_tickets_list(al_cstring(""), false, false))
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];

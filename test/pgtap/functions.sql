@@ -48,6 +48,7 @@ INSERT INTO expected VALUES
 	('lock_status', '', 'SETOF lock_state', 'stable', 'unsafe', 'c', false),
 	('lock_waiters', 'OUT key text, OUT place integer, OUT holder text, OUT since timestamp with time zone, OUT blocked_by text, OUT mode text, OUT pid integer, OUT blocking_pid integer',
 		'SETOF record', 'stable', 'unsafe', 'c', false),
+	('lock_explain', 'key text', 'text', 'stable', 'unsafe', 'c', false),
 	('lock_channel', 'key text', 'text', 'stable', 'unsafe', 'c', false),
 	('lock_ask', 'key text, message text DEFAULT NULL::text', 'integer', 'volatile', 'unsafe', 'c', false),
 	('lock_enqueue', 'key text, owner text DEFAULT NULL::text, holder text DEFAULT NULL::text, offer interval DEFAULT NULL::interval, keep interval DEFAULT NULL::interval', 'lock_place', 'volatile', 'unsafe', 'c', false),
