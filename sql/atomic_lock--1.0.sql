@@ -748,14 +748,22 @@ LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 COMMENT ON FUNCTION lock_status() IS
 'returns a row for every live holding in this database, and for every key that an unfinished transaction has acquired';
 
+CREATE FUNCTION lock_explain(key text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_explain'
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
+
+COMMENT ON FUNCTION lock_explain(text) IS
+'says in a few lines for people who holds "key", since when and until when, who waits, which policy applies, and with which statement the caller may take it, ask for it or end it; labels of further people and fencing tokens only for access level monitor, owners never; raises 22004 for null, 22023 for a bad key, 42501 where a policy reserves the key for others, unless the caller has level monitor';
+
 CREATE FUNCTION lock_waiters(
 	OUT key text,
-	OUT pid integer,
-	OUT holder text,
-	OUT mode text,
-	OUT since timestamptz,
 	OUT place integer,
+	OUT holder text,
+	OUT since timestamptz,
 	OUT blocked_by text,
+	OUT mode text,
+	OUT pid integer,
 	OUT blocking_pid integer
 )
 RETURNS SETOF record
@@ -769,12 +777,12 @@ CREATE VIEW lock_waiters AS SELECT * FROM lock_waiters();
 
 COMMENT ON VIEW lock_waiters IS 'backends of this database that wait for a lock, in the order of the line';
 COMMENT ON COLUMN lock_waiters.key IS 'key that the backend waits for';
-COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
-COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
-COMMENT ON COLUMN lock_waiters.mode IS 'requested mode';
-COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.place IS 'place in line for the key, with those of lock_queue; 1 is next';
+COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
+COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of the holder, or of a place in line before the waiter; null if it is not known, or no one is in the way';
+COMMENT ON COLUMN lock_waiters.mode IS 'requested mode';
+COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
 COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
 
 CREATE FUNCTION lock_channel(key text)
@@ -848,11 +856,11 @@ CREATE FUNCTION lock_queue(
 	OUT key text,
 	OUT place integer,
 	OUT holder text,
-	OUT role name,
 	OUT queued_at timestamptz,
+	OUT offered_until timestamptz,
 	OUT expires_at timestamptz,
 	OUT offer interval,
-	OUT offered_until timestamptz,
+	OUT role name,
 	OUT ticket bigint
 )
 RETURNS SETOF record
@@ -868,11 +876,11 @@ COMMENT ON VIEW lock_queue IS 'places in line for locks that no connection waits
 COMMENT ON COLUMN lock_queue.key IS 'key that is wanted';
 COMMENT ON COLUMN lock_queue.place IS 'place in line, with those who wait in a call; 1 is next';
 COMMENT ON COLUMN lock_queue.holder IS 'label of the client that has the place';
-COMMENT ON COLUMN lock_queue.role IS 'role that took it; null if it was dropped';
 COMMENT ON COLUMN lock_queue.queued_at IS 'when it was taken';
+COMMENT ON COLUMN lock_queue.offered_until IS 'until when the lock is kept for it; null if that was not offered yet';
 COMMENT ON COLUMN lock_queue.expires_at IS 'when it is given up unless it is renewed';
 COMMENT ON COLUMN lock_queue.offer IS 'for how long the lock is kept for it when its turn comes';
-COMMENT ON COLUMN lock_queue.offered_until IS 'until when the lock is kept for it; null if that was not offered yet';
+COMMENT ON COLUMN lock_queue.role IS 'role that took it; null if it was dropped';
 COMMENT ON COLUMN lock_queue.ticket IS 'number of the place; places with lower numbers come first';
 
 CREATE FUNCTION lock_key(VARIADIC parts text[])
@@ -963,18 +971,18 @@ COMMENT ON FUNCTION lock_policy(text) IS
 
 CREATE VIEW lock_policies AS
 	SELECT p.prefix,
-		pg_catalog.justify_hours(p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS default_ttl,
-		pg_catalog.justify_hours(p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_ttl,
-		pg_catalog.justify_hours(p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_wait,
-		pg_catalog.justify_hours(p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_lifetime,
-		pg_catalog.justify_hours(p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS lock_delay,
-		pg_catalog.justify_hours(p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS min_hold,
-		p.max_holders::pg_catalog.int4 AS max_holders,
-		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
 		CASE WHEN p.has_roles OPERATOR(pg_catalog.=) 1::pg_catalog.int8 THEN ARRAY(
 			SELECT r.role FROM app_lock_policy_role r
 			WHERE r.prefix OPERATOR(pg_catalog.=) p.prefix
 			ORDER BY r.role::pg_catalog.oid USING OPERATOR(pg_catalog.<)) END AS roles,
+		pg_catalog.justify_hours(p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS default_ttl,
+		pg_catalog.justify_hours(p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_ttl,
+		pg_catalog.justify_hours(p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_wait,
+		p.max_holders::pg_catalog.int4 AS max_holders,
+		pg_catalog.justify_hours(p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_lifetime,
+		pg_catalog.justify_hours(p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS lock_delay,
+		pg_catalog.justify_hours(p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS min_hold,
+		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
 		p.history OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS history,
 		p.notify OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS notify
 	FROM app_lock_policy p
@@ -982,15 +990,15 @@ CREATE VIEW lock_policies AS
 
 COMMENT ON VIEW lock_policies IS 'policies that lock_set_policy has set, a row for each prefix; null is left to shorter prefixes and settings';
 COMMENT ON COLUMN lock_policies.prefix IS 'of the keys that the policy is for; empty: all keys';
+COMMENT ON COLUMN lock_policies.roles IS 'roles whose members may change the keys; a number stands for a role that was dropped';
 COMMENT ON COLUMN lock_policies.default_ttl IS 'length of a lease that is acquired without a ttl';
 COMMENT ON COLUMN lock_policies.max_ttl IS 'longest ttl that a call may ask for';
 COMMENT ON COLUMN lock_policies.max_wait IS 'longest wait that a call may ask for';
+COMMENT ON COLUMN lock_policies.max_holders IS 'how many owners may share a key';
 COMMENT ON COLUMN lock_policies.max_lifetime IS 'longest life of a lease, with all its extensions and transfers; 0: no limit';
 COMMENT ON COLUMN lock_policies.lock_delay IS 'how long a key stays closed after its lease expired or its session ended';
 COMMENT ON COLUMN lock_policies.min_hold IS 'how long a key stays closed after it was acquired, even if it is released sooner';
-COMMENT ON COLUMN lock_policies.max_holders IS 'how many owners may share a key';
 COMMENT ON COLUMN lock_policies.max_keys_per_role IS 'how many of these keys a role may hold';
-COMMENT ON COLUMN lock_policies.roles IS 'roles whose members may change the keys; a number stands for a role that was dropped';
 COMMENT ON COLUMN lock_policies.history IS 'whether lock_history records grants';
 COMMENT ON COLUMN lock_policies.notify IS 'whether events are sent';
 
@@ -1299,20 +1307,20 @@ COMMENT ON FUNCTION app_lock_count_waiters(text) IS
 
 CREATE VIEW lock_activity AS
 	SELECT s.key,
+		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state,
 		s.holder,
 		pg_catalog.date_trunc('milliseconds',
 			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) s.acquired_at) AS held_for,
 		pg_catalog.date_trunc('milliseconds', s.ttl_remaining) AS time_left,
 		s.waiters,
 		pg_catalog.date_trunc('milliseconds', app_lock_longest_wait(s.key)) AS longest_wait,
+		s.mode,
+		s.lifetime,
 		a.application_name AS application,
 		s.pid,
 		a.state AS session_state,
-		s.mode,
-		s.lifetime,
 		s.expires_at,
 		s.role,
-		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state,
 		s.fencing_token
 	FROM lock_status() s
 		-- on a standby, pid is a process of the primary
@@ -1320,20 +1328,20 @@ CREATE VIEW lock_activity AS
 			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
 	UNION ALL
 	SELECT q.key,
+		'offered'::pg_catalog.text,
 		q.holder,
 		NULL::pg_catalog.interval,
 		pg_catalog.date_trunc('milliseconds',
 			q.offered_until OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()),
 		app_lock_count_waiters(q.key),
 		pg_catalog.date_trunc('milliseconds', app_lock_longest_wait(q.key)),
+		'exclusive'::pg_catalog.text,
+		NULL::pg_catalog.text,
 		NULL::pg_catalog.text,
 		NULL::pg_catalog.int4,
 		NULL::pg_catalog.text,
-		'exclusive'::pg_catalog.text,
-		NULL::pg_catalog.text,
 		q.offered_until,
 		q.role,
-		'offered'::pg_catalog.text,
 		NULL::pg_catalog.int8
 	FROM lock_queue() q
 	WHERE q.offered_until IS NOT NULL
@@ -1341,19 +1349,19 @@ CREATE VIEW lock_activity AS
 
 COMMENT ON VIEW lock_activity IS 'keys that are held, acquired by an unfinished transaction, or offered; the longest wait comes first, then the longest holding';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
+COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it; or offered, if it is free and kept for a place in line';
 COMMENT ON COLUMN lock_activity.holder IS 'label of the holder, or of the place in line that has the offer';
 COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held; null if it is offered';
 COMMENT ON COLUMN lock_activity.time_left IS 'how long until the lease or the offer expires; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for the key; null if this server cannot know';
 COMMENT ON COLUMN lock_activity.longest_wait IS 'how long the longest waiter has been waiting';
+COMMENT ON COLUMN lock_activity.mode IS 'exclusive or shared';
+COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction; null for an offer';
 COMMENT ON COLUMN lock_activity.application IS 'application_name of the session that ends the holding when it exits, or of the unfinished transaction; null for a lease';
 COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
 COMMENT ON COLUMN lock_activity.session_state IS 'what that session is doing, as in pg_stat_activity';
-COMMENT ON COLUMN lock_activity.mode IS 'exclusive or shared';
-COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction; null for an offer';
 COMMENT ON COLUMN lock_activity.expires_at IS 'when the lease or the offer ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.role IS 'role that acquired it, or took the place in line; null if it was dropped';
-COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it; or offered, if it is free and kept for a place in line';
 COMMENT ON COLUMN lock_activity.fencing_token IS 'fencing token of the grant, null for an offer; with it, force_release and lock_steal end this holding and no other';
 
 ------------------------------------------------------------------------------
@@ -1468,10 +1476,10 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
 			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
-			'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
+			'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
@@ -1531,7 +1539,7 @@ BEGIN
 			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)

@@ -102,6 +102,7 @@ INSERT INTO rule (proc, at, detail, hint) VALUES
 	('lock_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_acquire_all, with a mode for each key.'),
 	('lock_try_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_try_acquire_all, with a mode for each key.'),
 	('lock_release_path', 'refused', 'The keys of a path may belong to several shards.', 'Release each key.'),
+	('lock_explain', 'refused', 'The text has statements to use on the shard of the key.', 'Connect to the shard, and call lock_explain there.'),
 	('lock_channel', 'refused', 'Events are sent on the shard of the key.', 'Connect to the shard, and LISTEN there.'),
 	('lock_set_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and set the policy there.'),
 	('lock_drop_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and drop the policy there.'),

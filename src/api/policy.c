@@ -27,6 +27,7 @@
 
 #include "atomic_lock.h"
 #include "api/args.h"
+#include "api/policy.h"
 #include "base/errors.h"
 #include "base/policy.h"
 #include "base/str.h"
@@ -236,6 +237,46 @@ AL_FUNCTION(atomic_lock_policy)
 	values[AL_POLICY_PARTS] = DirectFunctionCall1(jsonb_in, CStringGetDatum(prefixes.data));
 	table_close(rel, AccessShareLock);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/*
+ * Append a line for each policy that decides a part for a key, with the names of these parts;
+ * or a line that says that there is none.  Each line begins with the newline.
+ */
+void
+al_policies_explain(StringInfo text, AlString key)
+{
+	const AlPolicy *policies[AL_POLICY_PARTS];
+	bool		found = false;
+
+	for (int i = 0; i < AL_POLICY_PARTS; i++)
+	{
+		int			line = text->len;
+		bool		is_said = false;
+
+		policies[i] = al_policy_for(key, arguments[i].part);
+		for (int j = 0; j < i; j++)
+			is_said = is_said || policies[j] == policies[i];
+		if (policies[i] == NULL || is_said)
+			continue;
+		found = true;
+		appendStringInfo(text, "\nThe policy for prefix %s decides ", al_quote(policies[i]->prefix));
+		for (int j = i; j < AL_POLICY_PARTS; j++)
+		{
+			if (al_policy_for(key, arguments[j].part) != policies[i])
+				continue;
+			if (text->len - line + strlen(arguments[j].name) > 78)
+			{
+				line = --text->len;	/* in place of the blank */
+				appendStringInfoString(text, "\n  ");
+			}
+			appendStringInfo(text, "%s, ", arguments[j].name);
+		}
+		text->len -= 2;			/* the last comma */
+		appendStringInfoChar(text, '.');
+	}
+	if (!found)
+		appendStringInfoString(text, "\nNo policy applies.");
 }
 
 /* app_lock_policy_changed(), a trigger of app_lock_policy for changes by SQL */

@@ -30,6 +30,7 @@
 #include "atomic_lock.h"
 #include "api/answer.h"
 #include "api/args.h"
+#include "api/status.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/key.h"
@@ -234,7 +235,7 @@ find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more,
 
 /* Fill in the columns for a free key */
 static void
-fill_free(const AlKey *key, Datum *values, bool *nulls)
+fill_free(const AlKey *key, int queued, Datum *values, bool *nulls)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	TimestampTz closed_until = al_closed_until_all(rel, key);
@@ -244,7 +245,7 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[LOCKED] = values[PENDING] = BoolGetDatum(false);
 	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
-	values[QUEUED] = Int32GetDatum(count_queued(key));
+	values[QUEUED] = Int32GetDatum(queued);
 	nulls[QUEUED] = false;
 	/* Waiters may be about to take the key. */
 	if (al_waiters_count(key) > 0)
@@ -253,38 +254,44 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	nulls[CLOSED_UNTIL] = closed_until == DT_NOBEGIN;
 }
 
+/* Look at the key in the first argument; also attaches shared memory, for the waiters */
+void
+al_key_view(FunctionCallInfo fcinfo, AlKeyView *view)
+{
+	AlOwner		setting;
+	const AlOwner *owner = find_setting(&setting);
+	const AlHolding *pending = NULL;
+	int			more;
+
+	(void) al_shmem_attach();
+	view->holdings = find_live(fcinfo, &view->key, owner, AL_LOOK_SOME, &more, &view->pid, &view->now);
+	if (view->holdings == NIL && view->pid >= 0)
+		pending = find_pending(&view->key, owner, &view->holdings, &more, &view->now);
+	/* It may have ended since. */
+	if (view->pid >= 0 && pending == NULL && !al_claim_is_pending(&view->key, NULL, &view->pid))
+		view->pid = -1;
+	view->shown = pending ? pending : choose(view->holdings);
+	view->is_own = view->shown && view->shown->owner &&
+		al_owner_is_setting(al_string(view->shown->owner));
+	view->holders = pending ? 0 : Min(list_length(view->holdings) + more, AL_MOST_COUNTED);
+	view->queued = count_queued(&view->key);
+}
+
 /* lock_status(key): always one row */
 AL_FUNCTION(atomic_lock_status)
 {
-	AlKey		key;
-	AlOwner		setting;
-	const AlOwner *owner;
-	List	   *holdings;
-	int			more;
-	const AlHolding *pending = NULL;
-	TimestampTz now;
-	int			pid;
+	AlKeyView	view;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	(void) al_shmem_attach();	/* for the waiters */
-	owner = find_setting(&setting);
-	holdings = find_live(fcinfo, &key, owner, AL_LOOK_SOME, &more, &pid, &now);
-	if (holdings == NIL && pid >= 0)
-		pending = find_pending(&key, owner, &holdings, &more, &now);
-	/* It may have ended since. */
-	if (pid >= 0 && pending == NULL && !al_claim_is_pending(&key, NULL, &pid))
-		pid = -1;
-
-	if (pending)
-		fill_columns(&key, pending, 0, count_queued(&key), now, al_is_monitor(), values, nulls);
-	else if (holdings != NIL)
-		fill_columns(&key, choose(holdings), Min(list_length(holdings) + more, AL_MOST_COUNTED),
-					 count_queued(&key), now, al_is_monitor(), values, nulls);
+	al_key_view(fcinfo, &view);
+	if (view.shown)
+		fill_columns(&view.key, view.shown, view.holders, view.queued, view.now, al_is_monitor(),
+					 values, nulls);
 	else
-		fill_free(&key, values, nulls);
-	if (pid >= 0 && pending == NULL)
-		set_pending(pid, values, nulls);
+		fill_free(&view.key, view.queued, values, nulls);
+	if (view.pid >= 0 && (view.shown == NULL || view.holders > 0))
+		set_pending(view.pid, values, nulls);
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
@@ -509,8 +516,9 @@ AL_FUNCTION(atomic_lock_status_all)
 	return (Datum) 0;
 }
 
-static int
-compare_waiters(const void *a, const void *b)
+/* For qsort(): the order of keys, and of the line for a key */
+int
+al_waiter_compare(const void *a, const void *b)
 {
 	const AlWaiter *x = a;
 	const AlWaiter *y = b;
@@ -536,7 +544,7 @@ AL_FUNCTION(atomic_lock_waiters)
 {
 	enum
 	{
-		W_KEY, W_PID, W_HOLDER, W_MODE, W_SINCE, W_PLACE, W_BLOCKED_BY,
+		W_KEY, W_PLACE, W_HOLDER, W_SINCE, W_BLOCKED_BY, W_MODE, W_PID,
 		W_BLOCKING_PID, W_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
@@ -554,7 +562,7 @@ AL_FUNCTION(atomic_lock_waiters)
 				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 	waiters = al_waiters_list(&count);
-	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
+	qsort(waiters, count, sizeof(AlWaiter), al_waiter_compare);
 
 	rel = al_open_app_lock(AccessShareLock);
 	for (int i = 0; i < count; i++)

@@ -177,7 +177,7 @@ AL_FUNCTION(atomic_lock_queue)
 {
 	enum
 	{
-		Q_KEY, Q_PLACE, Q_HOLDER, Q_ROLE, Q_QUEUED_AT, Q_EXPIRES_AT, Q_OFFER, Q_OFFERED_UNTIL,
+		Q_KEY, Q_PLACE, Q_HOLDER, Q_QUEUED_AT, Q_OFFERED_UNTIL, Q_EXPIRES_AT, Q_OFFER, Q_ROLE,
 		Q_TICKET, Q_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
@@ -189,7 +189,7 @@ AL_FUNCTION(atomic_lock_queue)
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, al_tickets_list(al_cstring(""), false))
+	foreach(cell, al_tickets_list(al_cstring(""), false, false))
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];

@@ -24,6 +24,8 @@
 #include "base/errors.h"
 #include "base/str.h"
 
+#define QUOTED_BYTES	40
+
 /* The result points into the datum, which must be detoasted. */
 AlString
 al_string(text *datum)
@@ -92,30 +94,91 @@ al_clip_length(AlString string, int size)
 }
 
 /*
- * A key or label for a message, in new memory.  Control characters become \xNN, since they
- * could forge lines in a log or move the cursor of a terminal.
+ * The bytes of the first character of a string, if it is a control character, or one of
+ * Unicode that separates lines or changes the direction of text; or 0.  A terminal may take
+ * text in SQL_ASCII for UTF-8.
+ */
+static int
+control_length(AlString string, bool c1_bytes)
+{
+	const unsigned char *c = (const unsigned char *) string.data;
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8 || GetDatabaseEncoding() == PG_SQL_ASCII;
+
+	if (c[0] < 0x20 || c[0] == 0x7f || (c1_bytes && c[0] >= 0x80 && c[0] < 0xa0))
+		return 1;
+	if (!utf8 || string.len < 2)
+		return 0;
+	if ((c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) || (c[0] == 0xd8 && c[1] == 0x9c))
+		return 2;
+	if (string.len < 3 || c[0] != 0xe2)
+		return 0;
+	/* U+200E, U+200F, U+2028 to U+202E; U+2066 to U+2069 */
+	return (c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xa8 && c[2] <= 0xae))) ||
+		(c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9) ? 3 : 0;
+}
+
+/*
+ * A key or label for a message, or as a literal of SQL (with quotes and backslashes doubled),
+ * in new memory.  Each byte of a control character becomes \xNN.
+ */
+static char *
+escape(AlString string, bool is_literal)
+{
+	StringInfoData buf;
+	bool		c1_bytes = has_c1_bytes();
+
+	initStringInfo(&buf);
+	for (int i = 0; i < string.len;)
+	{
+		char		c = string.data[i];
+		AlString	rest = {string.data + i, string.len - i};
+		int			length = control_length(rest, c1_bytes);
+
+		for (int j = 0; j < length; j++)
+		{
+			/* A message shows U+0085 as \x85. */
+			if (is_literal || (unsigned char) string.data[i + j] != 0xc2)
+				appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[i + j]);
+		}
+		if (length == 0 && is_literal && (c == '\'' || c == '\\'))
+			appendStringInfoChar(&buf, c);
+		if (length == 0)
+			appendStringInfoChar(&buf, c);
+		i += Max(length, 1);
+	}
+	return buf.data;
+}
+
+/*
+ * A key or label for a message.  Control characters could forge lines in a log, or move the
+ * cursor of a terminal.
  */
 char *
 al_display(AlString string)
 {
-	StringInfoData buf;
-	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
-	bool		c1_bytes = has_c1_bytes();
+	return escape(string, false);
+}
 
-	initStringInfo(&buf);
-	for (int i = 0; i < string.len; i++)
-	{
-		unsigned char c = string.data[i];
+/* The same in double quotes, and shortened to QUOTED_BYTES */
+char *
+al_quote(AlString string)
+{
+	AlString	whole = al_cstring(al_display(string));
+	int			length = al_clip_length(whole, QUOTED_BYTES);
 
-		if (c < 0x20 || c == 0x7f || (c1_bytes && c >= 0x80 && c < 0xa0))
-			appendStringInfo(&buf, "\\x%02x", c);
-		else if (utf8 && c == 0xc2 && i + 1 < string.len &&
-				 (unsigned char) string.data[i + 1] < 0xa0)
-			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[++i]);
-		else
-			appendStringInfoChar(&buf, c);
-	}
-	return buf.data;
+	return psprintf("\"%.*s%s\"", length, whole.data, length < whole.len ? "..." : "");
+}
+
+/*
+ * A string as a literal of SQL, on one line.  It has the same value whatever
+ * standard_conforming_strings is.
+ */
+char *
+al_literal(AlString string)
+{
+	char	   *escaped = escape(string, true);
+
+	return psprintf("%s'%s'", strchr(escaped, '\\') ? "E" : "", escaped);
 }
 
 /* Is a string valid in the encoding of the database? */

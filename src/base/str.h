@@ -17,6 +17,8 @@ extern int	al_string_compare(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern int al_clip_length(AlString string, int size);
 extern char *al_display(AlString string);
+extern char *al_quote(AlString string);
+extern char *al_literal(AlString string);
 extern bool al_is_text(AlString string);
 extern AlString al_check_encoding(AlString string, const char *what);
 extern AlString al_check_text(AlString string, const char *what, int min, int max);

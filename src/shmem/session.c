@@ -22,6 +22,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 
 #include "base/compat.h"
@@ -61,43 +62,76 @@ init_sessions(void *memory)
 
 const AlShmemPart al_session_part = {sizeof(Sessions), 0, init_sessions, (void **) &sessions};
 
-/* Does this session still run?  True on a standby.  Raises only what interrupts raise. */
-bool
-al_session_is_alive(int pid, TimestampTz backend_start)
+/*
+ * Copy the status entry of a process, its pointers excepted, and its application_name to a
+ * buffer of NAMEDATALEN bytes, unless that is NULL.  False: there is no such process.
+ */
+static bool
+read_entry(int pid, PgBackendStatus *copy, char *application)
 {
-	PgBackendStatus *entries;
+	PgBackendStatus *entries = al_backend_entries();
 
-	if (RecoveryInProgress() || MyBEEntry == NULL)
-		return true;
-	if (pid == MyProcPid)
-		return backend_start == MyStartTimestamp;
-
-	entries = al_backend_entries();
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		volatile PgBackendStatus *entry = &entries[i];
-		int			entry_pid = entry->st_procpid;
-		TimestampTz entry_start = 0;
+		int			before;
+		int			after;
 
-		if (entry_pid != pid)
+		if (entry->st_procpid != pid)
 			continue;
 		for (;;)
 		{
-			int			before;
-			int			after;
-
 			pgstat_begin_read_activity(entry, before);
-			entry_pid = entry->st_procpid;
-			entry_start = entry->st_proc_start_timestamp;
+			memcpy(copy, unvolatize(PgBackendStatus *, entry), sizeof(*copy));
+			if (application)
+				strlcpy(application, entry->st_appname, NAMEDATALEN);
 			pgstat_end_read_activity(entry, after);
 			if (pgstat_read_activity_complete(before, after))
 				break;
 			CHECK_FOR_INTERRUPTS();
 		}
-		if (entry_pid == pid && entry_start == backend_start)
+		if (copy->st_procpid == pid)
 			return true;
 	}
 	return false;
+}
+
+/* Does this session still run?  True on a standby.  Raises only what interrupts raise. */
+bool
+al_session_is_alive(int pid, TimestampTz backend_start)
+{
+	PgBackendStatus entry;
+
+	if (RecoveryInProgress() || MyBEEntry == NULL)
+		return true;
+	if (pid == MyProcPid)
+		return backend_start == MyStartTimestamp;
+	return read_entry(pid, &entry, NULL) && entry.st_proc_start_timestamp == backend_start;
+}
+
+/*
+ * What a session does, as in pg_stat_activity, and its application_name, which all roles may
+ * see; NULL if the session has ended, and "" if the current role may not see what it does.
+ */
+const char *
+al_session_show(int pid, char *application)
+{
+	static const char *const states[] = {
+		[STATE_IDLE] = "idle",
+		[STATE_RUNNING] = "active",
+		[STATE_IDLEINTRANSACTION] = "idle in transaction",
+		[STATE_FASTPATH] = "active",
+		[STATE_IDLEINTRANSACTION_ABORTED] = "idle in transaction (aborted)"
+	};
+	PgBackendStatus entry;
+
+	if (RecoveryInProgress() || MyBEEntry == NULL || !read_entry(pid, &entry, application))
+		return NULL;
+	if ((!has_privs_of_role(GetUserId(), entry.st_userid) &&
+		 !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS)) ||
+		(unsigned) entry.st_state >= lengthof(states) || states[entry.st_state] == NULL)
+		return "";
+	return states[entry.st_state];
 }
 
 /* Set *noted_at to now, unless it has changed from "before".  Returns its value. */

@@ -12,6 +12,7 @@
 extern const AlShmemPart al_session_part;
 
 extern bool al_session_is_alive(int pid, TimestampTz backend_start);
+extern const char *al_session_show(int pid, char *application);
 extern TimestampTz al_session_begin(void);
 extern TimestampTz al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at);
 extern void al_session_left(void);

@@ -441,18 +441,18 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 }
 
 /*
- * The valid tickets for keys with a prefix, in the order of keys and numbers: a list of
- * AlTicket *.  "dirty": also those of unfinished transactions.
+ * The valid tickets for keys with a prefix, or for a key, in the order of keys and numbers: a
+ * list of AlTicket *.  "dirty": also those of unfinished transactions.
  */
 List *
-al_tickets_list(AlString prefix, bool dirty)
+al_tickets_list(AlString prefix, bool is_key, bool dirty)
 {
 	Reader		reader;
 	AlTicket	ticket;
 	int64		last = 0;
 	List	   *tickets = NIL;
 
-	begin_tickets(&reader, prefix, false, dirty);
+	begin_tickets(&reader, prefix, is_key, dirty);
 	while (next_ticket(&reader, &ticket))
 	{
 		if (ticket.number != last)

@@ -262,6 +262,7 @@ my %refused = (
 	lock_protect => q{'pg_class', 'a:{oid}'},
 	lock_unprotect => q{'pg_class'},
 	lock_channel => q{'a'},
+	lock_explain => q{'a'},
 	lock_acquire_path => q{'a/b'},
 	lock_try_acquire_path => q{'a/b'},
 	lock_release_path => q{'a/b', 'o'},

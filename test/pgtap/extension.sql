@@ -13,7 +13,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(52);
+SELECT plan(53);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'the extension is trusted');
@@ -84,6 +84,7 @@ SELECT matches(obj_description('lock_policy(text)'::regprocedure, 'pg_proc'), 'o
 SELECT matches(obj_description('lock_enqueue(text,text,text,interval,interval)'::regprocedure, 'pg_proc'), 'lock_acquire.*place in line.*renews.*offer.*1 min.*keep.*1 h.*max_ttl.*53400.*42501.*22023', 'comment of lock_enqueue: grant or ticket, its duration, errors');
 SELECT matches(obj_description('lock_leave(text,text)'::regprocedure, 'pg_proc'), 'false.*22004', 'comment of lock_leave: result, errors');
 SELECT matches(obj_description('lock_ask(text,text)'::regprocedure, 'pg_proc'), 'how many.*1024 bytes.*42501', 'comment of lock_ask: result, length of the message, errors');
+SELECT matches(obj_description('lock_explain(text)'::regprocedure, 'pg_proc'), 'which statement.*only for access level monitor, owners never.*22004.*22023.*42501', 'comment of lock_explain: statement, what it shows to whom, errors');
 SELECT matches(obj_description('lock_channel(text)'::regprocedure, 'pg_proc'), 'LISTEN.*22004', 'comment of lock_channel: its use with LISTEN, errors');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_queue', 'comment of lock_grant_access: level for lock_queue');
 SELECT matches(obj_description('lock_held_at(text,timestamp with time zone)'::regprocedure, 'pg_proc'), '"at".*expired.*policy with history.*leaves out', 'comment of lock_held_at: holders shown, and the policy it needs');

@@ -18,7 +18,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(83);
+SELECT plan(84);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
@@ -42,7 +42,7 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 
 -- lock_waiters
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_waiters'),
-	ARRAY['key text', 'pid integer', 'holder text', 'mode text', 'since timestamp with time zone', 'place integer', 'blocked_by text', 'blocking_pid integer'],
+	ARRAY['key text', 'place integer', 'holder text', 'since timestamp with time zone', 'blocked_by text', 'mode text', 'pid integer', 'blocking_pid integer'],
 	'columns of lock_waiters, in this order');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_waiters'),
 	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_waiters()'::regprocedure),
@@ -79,8 +79,8 @@ SELECT is_empty(format($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewr
 
 -- lock_activity
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_activity'),
-	ARRAY['key text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'application text', 'pid integer', 'session_state text',
-		'mode text', 'lifetime text', 'expires_at timestamp with time zone', 'role name', 'state text', 'fencing_token bigint'],
+	ARRAY['key text', 'state text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'mode text', 'lifetime text', 'application text', 'pid integer', 'session_state text',
+		'expires_at timestamp with time zone', 'role name', 'fencing_token bigint'],
 	'columns of lock_activity, in this order');
 SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
 		WHERE r.ev_class = 'lock_activity'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid IN ('app_lock'::regclass, 'lock_audit'::regclass)$$,
@@ -98,11 +98,15 @@ SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' req
 	ARRAY['prefix text required', 'role regrole required'], 'columns of app_lock_policy_role, in this order');
 SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_policy_role'::regclass AND contype = 'p'), 'PRIMARY KEY (prefix, role)', 'a policy has each of its roles once');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_policies'),
-	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proargtypes::oid[]) WITH ORDINALITY u(n, t, i) WHERE proname = 'lock_set_policy'),
-	'columns of lock_policies: the arguments of lock_set_policy(), in this order');
+	ARRAY['prefix text', 'roles regrole[]', 'default_ttl interval', 'max_ttl interval', 'max_wait interval', 'max_holders integer', 'max_lifetime interval', 'lock_delay interval', 'min_hold interval',
+		'max_keys_per_role integer', 'history boolean', 'notify boolean'],
+	'columns of lock_policies, in this order');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY name) FROM columns WHERE rel = 'lock_policies'),
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY n) FROM pg_proc, unnest(proargnames, proargtypes::oid[]) u(n, t) WHERE proname = 'lock_set_policy'),
+	'columns of lock_policies: the arguments of lock_set_policy()');
 SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes, proargmodes) WITH ORDINALITY u(n, t, m, i) WHERE oid = 'lock_policy(text)'::regprocedure AND m = 'o'),
-	(SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_policies' AND attnum > 1) || 'prefixes jsonb'::text,
-	'lock_policy() has the same columns, and the prefixes they come from');
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proargtypes::oid[]) WITH ORDINALITY u(n, t, i) WHERE proname = 'lock_set_policy' AND i > 1) || 'prefixes jsonb'::text,
+	'lock_policy() has the parts that lock_set_policy() sets, in its order, and the prefixes they come from');
 
 -- lock_history
 SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'lock_history'),
@@ -127,8 +131,8 @@ SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' req
 SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_queue'::regclass AND contype = 'p'), 'PRIMARY KEY (key, ticket)', 'tickets are unique for a key');
 SELECT is((SELECT array_agg(pg_get_indexdef(indexrelid, 1, false) || ' ' || indisunique) FROM pg_index WHERE indrelid = 'app_lock_queue'::regclass AND NOT indisprimary), ARRAY['owner_hash false'], 'tickets are indexed by the hash of their owner');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_queue'),
-	ARRAY['key text', 'place integer', 'holder text', 'role name', 'queued_at timestamp with time zone', 'expires_at timestamp with time zone', 'offer interval',
-		'offered_until timestamp with time zone', 'ticket bigint'],
+	ARRAY['key text', 'place integer', 'holder text', 'queued_at timestamp with time zone', 'offered_until timestamp with time zone', 'expires_at timestamp with time zone', 'offer interval',
+		'role name', 'ticket bigint'],
 	'columns of lock_queue, in this order');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_place'),
 	ARRAY['status text', 'place integer', 'key text', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'owner text', 'fencing_token bigint', 'ticket bigint', 'holder text'],

@@ -40,7 +40,7 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
 	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1, 'o')$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,
-	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
+	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_explain('k')$$, $$SELECT lock_status()$$,
 	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$, $$SELECT app_lock_guard_problem('pg_class', 'x')$$,
 	$$SELECT lock_key('k')$$, $$SELECT lock_key('k', 1)$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$, $$SELECT lock_schedule_sweep()$$, $$SELECT lock_unschedule_sweep()$$,

@@ -27,7 +27,7 @@ SELECT * FROM t.check(
 	'lock_extend(NULL, ''o'')', 'lock_extend(''k'', NULL)', 'lock_extend(''held'', ''alice-1'', NULL)',
 	'lock_try_extend(NULL, ''o'')', 'lock_try_extend(''k'', NULL)', 'lock_try_extend(''held'', ''alice-1'', NULL)',
 	'lock_extend_all(NULL)', 'lock_extend_all(''o'', NULL)',
-	'lock_is_held(NULL, ''o'')', 'lock_is_held(''k'', NULL)', 'lock_holder(NULL)', 'lock_status(NULL)',
+	'lock_is_held(NULL, ''o'')', 'lock_is_held(''k'', NULL)', 'lock_holder(NULL)', 'lock_status(NULL)', 'lock_explain(NULL)',
 	'lock_path(NULL)', 'lock_acquire_path(NULL)', 'lock_try_acquire_path(''a/b'', separator => NULL)', 'lock_release_path(NULL, ''o'')', 'lock_key(NULL)', 'lock_key(VARIADIC NULL::text[])',
 	'force_release(NULL, ''r'')', 'force_release(''k'', NULL)', 'lock_force_release(NULL, ''r'')', 'lock_force_release(''k'', NULL)',
 	'lock_steal(NULL, ''o'', ''r'')', 'lock_steal(''k'', NULL, ''r'')', 'lock_steal(''k'', ''o'', NULL)',
@@ -46,7 +46,7 @@ FROM unnest(ARRAY['same', 'noise']) kind, unnest(ARRAY[0, 1, 1024, 1025, 2704, 2
 CREATE TABLE t.calls (call text);
 INSERT INTO t.calls VALUES
 	('lock_acquire(%s)'), ('lock_try_acquire(%s)'), ('lock_release(%s, ''o'')'), ('lock_try_release(%s, ''o'')'),
-	('lock_extend(%s, ''o'')'), ('lock_try_extend(%s, ''o'')'), ('lock_is_held(%s, ''o'')'), ('lock_holder(%s)'), ('lock_status(%s)'),
+	('lock_extend(%s, ''o'')'), ('lock_try_extend(%s, ''o'')'), ('lock_is_held(%s, ''o'')'), ('lock_holder(%s)'), ('lock_status(%s)'), ('lock_explain(%s)'),
 	('force_release(%s, ''r'')'), ('lock_force_release(%s, ''r'')'), ('lock_steal(%s, ''o'', ''r'')'),
 	('lock_acquire(%s, mode => ''shared'')'), ('lock_acquire(%s, lifetime => ''session'')'), ('lock_acquire(%s, lifetime => ''transaction'')'),
 	('lock_acquire_all(ARRAY[''k'', %s])'), ('lock_try_acquire_all(ARRAY[%s, ''k''])'), ('lock_convert(%s, ''o'')'), ('lock_transfer(%s, ''o'', ''n'')');

@@ -339,6 +339,7 @@ my @functions = (
 	[ 'lock_is_held', 'user monitor', 'look', @own ],
 	[ 'lock_holder', 'user monitor', 'look', @key ],
 	[ 'lock_status', 'user monitor', 'look', @key ],
+	[ 'lock_explain', 'user monitor', 'look', @key ],
 	[ 'lock_key', 'user monitor', 'look', [ VARIADIC => \&keys_array ] ],
 	[ 'lock_status', 'monitor', 'look' ],
 	[ 'lock_waiters', 'monitor', 'look' ],
@@ -671,7 +672,7 @@ sub play
 # The functions of each level work, so that random calls mean something.
 my $prologue = join ';', q{SET atomic_lock.owner = 'me'; SELECT lock_stats_reset(); SELECT lock_key('a')}, map { "SELECT count(*) FROM $_" }
   q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_try_acquire('r', mode => 'shared', max_holders => 1)}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_enqueue('p', 'me')}, q{lock_enqueue('p', 'you')}, q{lock_queue}, q{lock_queue()}, q{lock_leave('p', 'you')}, q{lock_ask('p', 'please')}, q{lock_channel('p')}, q{lock_assert('p')},
-  q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
+  q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_explain('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
   q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{lock_set_policy('z', history => true)}, q{lock_policies}, q{lock_policy('z')}, q{lock_drop_policy('z')}, q{lock_history}, q{lock_held_at('z', now())}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_try_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
 {
 	local $ENV{PGOPTIONS} = '-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0';

@@ -82,6 +82,7 @@ my %reading = (
 	q{SELECT string_agg(concat_ws(' ', key, mode, lifetime, ttl_remaining > '50 min', meta), ',') FROM lock_held('me')} =>
 	  'held exclusive lease t {"a": 1},streamed exclusive lease t',
 	q{SELECT lock_holder('held'), lock_holder('free') IS NULL} => 'Alice|t',
+	q{SELECT lock_explain('held') ~ '^Lock "held" is held in exclusive mode[.]\nThe holder is "Alice"[.]\n', lock_explain('free') ~ '^Lock "free" is free[.]\n'} => 't|t',
 	q{SELECT lock_is_held('held', 'me'), lock_is_held('held', 'you')} => 't|f',
 	q{SELECT count(*) FROM lock_waiters} => '0',
 	q{SELECT count(*) FROM lock_audit} => '0',
@@ -93,6 +94,10 @@ foreach my $sql (sort keys %reading)
 	is(ask($read_only, $sql), $reading{$sql}, "read-only: $sql");
 	is(ask($reader, "BEGIN ISOLATION LEVEL REPEATABLE READ; $sql; COMMIT"), $reading{$sql}, "standby at REPEATABLE READ: $sql");
 }
+my ($text, $on_primary) = map { ask($_, q{SELECT lock_explain('held')}) } $reader, $read_only;
+unlike($on_primary, qr/standby/, 'lock_explain on the primary');
+like($text, qr/^Places in line: 0[.]  This server does not know about calls that wait[.]\n.*^This server is a standby[.].*primary[.]\n/ms, '... says on the standby what is not known there, and where the statement works');
+like($_, qr/^SELECT public[.]force_release\('held', 'reason', [0-9]+\);$/m, '... and has the statement') foreach $text, $on_primary;
 end($reader, $read_only);
 
 # A standby shows no uncommitted grant of the primary, whose processes it does not know.
