@@ -302,10 +302,10 @@ extension_schema(bool missing_ok, char **version)
 
 /* Our function with this name and no arguments, in the schema of the extension; 0: none */
 static Oid
-own_function(const char *name)
+own_function(const char *name, const Oid *types, int count)
 {
 	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
-						   PointerGetDatum(buildoidvector(NULL, 0)),
+						   PointerGetDatum(buildoidvector(types, count)),
 						   ObjectIdGetDatum(extension_schema(false, NULL)));
 }
 
@@ -313,7 +313,7 @@ own_function(const char *name)
 Oid
 al_guard_function(void)
 {
-	return own_function("lock_guard");
+	return own_function("lock_guard", NULL, 0);
 }
 
 /*
@@ -705,6 +705,16 @@ al_is_monitor(void)
 	if (!oids_valid)
 		(void) look_up(false);
 	if (!OidIsValid(lock_status_oid))
-		lock_status_oid = own_function("lock_status");
+		lock_status_oid = own_function("lock_status", NULL, 0);
 	return OidIsValid(lock_status_oid) && al_may_execute(lock_status_oid, GetUserId());
+}
+
+/* Does the current role have level admin?  Yes if it may execute lock_grant_access(). */
+bool
+al_is_admin(void)
+{
+	static const Oid types[] = {REGROLEOID, TEXTOID};
+	Oid			oid = own_function("lock_grant_access", types, lengthof(types));
+
+	return OidIsValid(oid) && al_may_execute(oid, GetUserId());
 }

@@ -46,5 +46,6 @@ extern Relation al_open_audit_now(void);
 extern Relation al_open_history_now(void);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern bool al_is_monitor(void);
+extern bool al_is_admin(void);
 
 #endif							/* AL_TABLE_CATALOG_H */

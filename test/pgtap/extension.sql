@@ -13,7 +13,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(52);
+SELECT plan(53);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'the extension is trusted');
@@ -70,6 +70,7 @@ SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedur
 SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'comment of lock_unprotect: partitions and children, errors');
 SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'comment of lock_guard(): errors');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'comment of lock_grant_access: level for lock_waiters');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'supervisor \([^)]*force_release and lock_steal.*admin \([^)]*force_release', 'comment of lock_grant_access: levels for ending locks of others');
 SELECT matches(obj_description('lock_sweep(bigint)'::regprocedure, 'pg_proc'), 'max_rows.*sweep_batch.*expired.*released_retention.*skips', 'comment of lock_sweep: number and kinds of rows');
 SELECT matches(obj_description('lock_schedule_sweep(text)'::regprocedure, 'pg_proc'), 'pg_cron.*55000', 'comment of lock_schedule_sweep: needs pg_cron, errors');
 SELECT matches(obj_description('lock_unschedule_sweep()'::regprocedure, 'pg_proc'), 'pg_cron|lock_schedule_sweep', 'comment of lock_unschedule_sweep: the job that it removes');
