@@ -1033,7 +1033,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION force_release(text, text, bigint) IS
-'ends every holding of "key", of any owner, and opens it if min_hold keeps it closed; or with a fencing token, ends the holding that this grant made and no other; records that in lock_audit and returns true; raises LK002 if the key is free, LK011 if that grant does not hold it any more, 55P03 if an unfinished transaction has it';
+'ends every holding of "key", of any owner, and opens it if min_hold keeps it closed; or with a fencing token, ends the holding that this grant made and no other; records that in lock_audit and returns true; raises LK002 if the key is free, LK011 if that grant does not hold it any more, 55P03 if an unfinished transaction has it, 42501 where a policy reserves the key for others and the caller has not level admin';
 
 CREATE FUNCTION lock_force_release(key text, reason text, fencing_token bigint DEFAULT NULL)
 RETURNS boolean
@@ -1063,7 +1063,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_steal'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_steal(text, text, text, interval, text, bigint) IS
-'takes "key" over for "new_owner" in one step, from any owner; or with a fencing token, the holding that this grant made, in its mode, and no other; records it in lock_audit; raises 55P03 if an unfinished transaction has the key, and with a token LK011 if that grant does not hold the key any more, LK007 if "new_owner" holds it already';
+'takes "key" over for "new_owner" in one step, from any owner; or with a fencing token, the holding that this grant made, in its mode, and no other; records it in lock_audit; raises 55P03 if an unfinished transaction has the key, and with a token LK011 if that grant does not hold the key any more, LK007 if "new_owner" holds it already, and 42501 where a policy reserves the key for others';
 
 CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
 RETURNS bigint
@@ -1482,6 +1482,8 @@ BEGIN
 			'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
+		WHEN 'supervisor' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
+			'lock_steal', 'app_lock_supervisor']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
@@ -1493,7 +1495,7 @@ BEGIN
 		PERFORM convert_from(convert_to(level, getdatabaseencoding()), getdatabaseencoding());
 		RAISE invalid_parameter_value USING
 			MESSAGE = format('invalid access level: "%s"', level),
-			HINT = 'Valid levels are user, monitor and admin.';
+			HINT = 'Valid levels are user, monitor, supervisor and admin.';
 	END IF;
 
 	-- This lock keeps the name of the schema from passing to another one until the end of
@@ -1515,14 +1517,17 @@ BEGIN
 			aclexplode(p.proacl) a
 		WHERE p.proname = ANY (names) AND a.grantee = role);
 
-	-- Functions that look at single keys belong to two levels.  A role that keeps the
-	-- other level keeps them.  src/api/access.c recognizes levels by the same functions.
+	-- Functions that look at single keys belong to two levels, and so do those that end locks
+	-- of others.  A role that keeps the other level keeps them.  src/api/access.c recognizes
+	-- levels by the same functions.
 	is_kept := NOT granting AND EXISTS (
 		SELECT FROM pg_catalog.pg_proc p, aclexplode(p.proacl) a
 		WHERE a.grantee = role AND p.oid = to_regprocedure(quote_ident(schema) ||
 			CASE level
 				WHEN 'user' THEN '.lock_status()'
-				WHEN 'monitor' THEN '.lock_release_all(text)' END));
+				WHEN 'monitor' THEN '.lock_release_all(text)'
+				WHEN 'supervisor' THEN '.lock_grant_access(regrole, text)'
+				WHEN 'admin' THEN '.app_lock_supervisor()' END));
 
 	-- A role may have got its right WITH GRANT OPTION by hand.  CASCADE revokes the rights
 	-- that it has passed on, too, or the role could make its own right irrevocable.
@@ -1539,7 +1544,8 @@ BEGIN
 			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel',
+					'force_release', 'lock_force_release', 'lock_try_force_release', 'lock_steal'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)
@@ -1614,6 +1620,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION app_lock_prevent_writing(text) IS
 'internal: raises 25006 in a read-only transaction, and 25000 in a parallel worker';
 
+CREATE FUNCTION app_lock_supervisor()
+RETURNS void
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+END;
+
+COMMENT ON FUNCTION app_lock_supervisor() IS
+'internal: does nothing; a role that may execute it has level supervisor';
+
 CREATE FUNCTION lock_grant_access(role regrole, level text)
 RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 1000
@@ -1624,7 +1640,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'grants "role" an access level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting); no level includes another one';
+'grants "role" an access level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), supervisor (force_release and lock_steal, for the keys that policies do not reserve for others), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting); no level includes another one';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

@@ -135,6 +135,7 @@ $node->start;
 $node->safe_psql('postgres', q{
 CREATE ROLE clerk LOGIN;
 CREATE ROLE watcher LOGIN;
+CREATE ROLE super LOGIN;
 CREATE ROLE chief LOGIN;
 CREATE ROLE nobody LOGIN;
 CREATE ROLE depot_owner LOGIN;
@@ -156,7 +157,7 @@ ALTER TABLE locks.lock_audit SET (fillfactor = 50);
 foreach my $db (@databases)
 {
 	is(psql($db, q{
-SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor');
+SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('super', 'supervisor');
 SELECT lock_grant_access('chief', 'admin'), lock_grant_access('chief', 'monitor'), lock_grant_access('chief', 'user');
 GRANT CREATE ON SCHEMA public TO chief;
 SET ROLE chief;
@@ -168,7 +169,7 @@ INSERT INTO parted VALUES (3, 'three');
 SELECT lock_protect('orders', 'order:{id}'), lock_protect('parted', 'parted:{id}', '{insert,update,delete}');
 GRANT ALL ON orders, parted, parted_1 TO clerk;
 SELECT lock_set_policy('line:', history => true), lock_set_policy('chiefs:', roles => '{chief}');
-}), "|\n||\n|\n|", "$db: the old cluster");
+}), "||\n||\n|\n|", "$db: the old cluster");
 
 	# Leases: exclusive, shared, with and without an owner's name, held by others
 	# before, with a key and a meta of maximal size
@@ -261,6 +262,7 @@ sub upgraded
 	  foreach (q{SELECT locked FROM lock_status('x')}, q{SELECT lock_sweep()}, q{SELECT * FROM lock_activity}, q{SELECT * FROM app_lock}, q{SELECT * FROM lock_audit});
 	is(as('clerk', $db, q{SELECT force_release('order:1', 'because')}), '42501', "$name: level user may not force a release");
 	is(as('watcher', $db, q{SELECT lock_acquire('x')}), '42501', "$name: level monitor may not acquire");
+	is(as('super', $db, q{SELECT lock_try_force_release('nobody has it', 'because')}), 'not_found', "$name: level supervisor may force a release");
 	is(as('chief', $db, q{SELECT count(*) FROM lock_audit}), '2', "$name: level admin reads the audit");
 	is(as('clerk', $db, q{SELECT acquired_at + '7 min' >= expires_at AND lock_release('x', owner) FROM lock_acquire('x')}), 't', "$name: the default_ttl of a role applies");
 

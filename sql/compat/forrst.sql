@@ -16,7 +16,7 @@
 -- superuser if that role is not one.
 --
 -- Callers need USAGE on the schema, the access level "user" of atomic_lock, EXECUTE on the
--- registered functions, and for force-release the level "admin".
+-- registered functions, and for force-release the level "supervisor".
 --
 -- doc/libraries.md says what differs from the document of the protocol.
 

@@ -39,7 +39,7 @@
 --   So the processes of an application connect as one role; where they cannot:
 --   GRANT web TO worker; ALTER ROLE worker SET role = web.
 -- - A DELETE of a lock that another role or a direct caller has taken is force_release:
---   shop_locks needs level admin for it, and lock_audit has the role that logged in as
+--   shop_locks needs level supervisor for it, and lock_audit has the role that logged in as
 --   session_role.  A DELETE of a lock of the same role is a release, also by
 --   forceRelease(), which Laravel uses for the normal end of scheduled tasks and unique jobs.
 -- - The end of a lease is judged by the server's clock.  "expiration" is always the
@@ -139,7 +139,7 @@ BEGIN
 		ELSIF NOT has_function_privilege(%6$L, 'EXECUTE') THEN
 			RAISE insufficient_privilege USING
 				MESSAGE = format('lock "%%s" was not taken by this role', OLD.key),
-				HINT = format('It can be ended by force if role "%%s" has level admin of atomic_lock.', current_user);
+				HINT = format('It can be ended by force if role "%%s" has level supervisor of atomic_lock.', current_user);
 		ELSE
 			CASE %1$s.lock_try_force_release(OLD.key, 'DELETE FROM cache_locks'::text, NULL::bigint)
 				WHEN 'released' THEN

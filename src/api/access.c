@@ -14,8 +14,9 @@
  *
  * A role has a level if it may execute one function, which is named here for each level.
  * For admin that is lock_grant_access(): with it, a role could grant itself the rest.  The
- * owner of the extension has all levels.  An owner that is not a superuser needs grants,
- * because the script of a trusted extension runs, and creates objects, as a superuser.
+ * other functions of supervisor belong to admin too, so app_lock_supervisor() only marks the
+ * level.  The owner of the extension has all levels.  An owner that is not a superuser needs
+ * grants, because the script of a trusted extension runs, and creates objects, as a superuser.
  *
  * Locking rules: those of app_lock_change_access(); app_lock is locked first.
  *
@@ -70,14 +71,14 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 		schema = quote_identifier(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 		if (SPI_execute(psprintf("SELECT %s.app_lock_change_access(grantee::regrole, level, true)"
 								 " FROM (VALUES ('user', 'lock_release_all(text)'),"
-								 " ('monitor', 'lock_status()'),"
+								 " ('monitor', 'lock_status()'), ('supervisor', 'app_lock_supervisor()'),"
 								 " ('admin', 'lock_grant_access(regrole, text)')) l (level, function)"
 								 " JOIN pg_proc ON pg_proc.oid = to_regprocedure(%s || '.' || function),"
 								 " aclexplode(proacl) WHERE grantee NOT IN (0, proowner)"
 								 " UNION ALL"
 								 " SELECT %s.app_lock_change_access(extowner::regrole, level, true)"
 								 " FROM pg_extension JOIN pg_roles r ON r.oid = extowner,"
-								 " unnest('{user,monitor,admin}'::text[]) level"
+								 " unnest('{user,monitor,supervisor,admin}'::text[]) level"
 								 " WHERE extname = 'atomic_lock' AND NOT rolsuper",
 								 schema, quote_literal_cstr(schema), schema), false, 0) < 0)
 			elog(ERROR, "could not repeat access");

@@ -2,7 +2,7 @@
  *
  * admin.c
  *		force_release(), lock_try_force_release(), lock_steal(): functions for
- *		administrators.
+ *		administrators and supervisors.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -24,6 +24,7 @@
 #include "lease/release.h"
 #include "lease/report.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/stat.h"
 #include "table/audit.h"
 #include "table/catalog.h"
@@ -45,6 +46,9 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
+	/* An administrator could change the policy. */
+	if (!al_is_admin())
+		al_terms_admit(&key);
 	if (PG_ARGISNULL(2))
 		ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);
 	else

@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/owner.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -52,7 +53,6 @@
 #include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
-#include "table/history.h"
 #include "table/sharers.h"
 #include "table/tickets.h"
 
@@ -357,7 +357,9 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AL_TEST_POINT("token-drawn");
 	put_row(rel, attempt, attempt->is_shared, holding);
 	al_note_written(attempt->key, &request->owner, holding, own && attempt->is_shared);
-	al_history_begin(attempt->key, holding, attempt->result->at);
+	if (al_policy_any())
+		al_publish_grant(attempt->key, holding, attempt->result->at,
+						 !own || own->lifetime == AL_TRANSACTION);
 }
 
 /* Renew the owner's holding; false: a share that expired, and its row is being taken */
@@ -390,7 +392,7 @@ grant_again(Relation rel, AlAttempt *attempt)
 	if (own->lifetime == AL_TRANSACTION)
 	{
 		put_row(rel, attempt, al_is_shared(own), holding);
-		al_history_begin(attempt->key, holding, own->granted_at);
+		al_publish_grant(attempt->key, holding, own->granted_at, true);
 	}
 	else if (!al_overwrite_row(rel, attempt->key, holding))
 	{

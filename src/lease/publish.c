@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * publish.c
- *		Publishing the end of holdings.
+ *		Publishing grants, and the end of holdings.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: a verb that ends a holding calls al_publish_end() once, which passes the end on to
  * history (table/history.c), listeners (table/events.c), and line (lease/line.c), where they
- * need it.  A holding with the lifetime of a transaction ends with the commit.
+ * need it.  A holding with the lifetime of a transaction ends with the commit.  A grant that
+ * writes a row calls al_publish_grant(), for history and listeners.
  *
  * Locking rules: those of the three files.  The caller has the claim under which the
- * holding ends.
+ * holding begins or ends.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,6 +50,19 @@ word_of(AlEndedBy ended_by)
 
 	Assert((int) ended_by >= 0 && (int) ended_by < (int) lengthof(words));
 	return words[ended_by];
+}
+
+/* Publish a grant that has a row, made at "at"; "is_new": its owner did not have a row before */
+void
+al_publish_grant(const AlKey *key, const AlHolding *holding, TimestampTz at, bool is_new)
+{
+	al_history_begin(key, holding, at);
+	if (is_new && al_policy_value(key->name, AL_NOTIFY) > 0)
+	{
+		AlEvent		event = {.word = "acquired", .holder = holding->holder, .by = GetUserId()};
+
+		al_event(key, &event);
+	}
 }
 
 /* Publish the end of a holding, given as it was before; "reason": an administrator's, or NULL */

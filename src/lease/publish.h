@@ -1,6 +1,6 @@
 /*
  * publish.h
- *		Publishing the end of holdings.
+ *		Publishing grants, and the end of holdings.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
@@ -13,6 +13,8 @@
 #include "claim/holding.h"
 #include "table/history.h"
 
+extern void al_publish_grant(const AlKey *key, const AlHolding *holding, TimestampTz at,
+							 bool is_new);
 extern void al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 						   AlEndedBy ended_by, const text *reason);
 

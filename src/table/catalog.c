@@ -717,3 +717,12 @@ al_may_call(const char *function, const Oid *types, int count)
 
 	return OidIsValid(oid) && al_may_execute(oid, GetUserId());
 }
+
+/* Does the current role have level admin?  Yes if it may execute lock_grant_access(). */
+bool
+al_is_admin(void)
+{
+	static const Oid types[] = {REGROLEOID, TEXTOID};
+
+	return al_may_call("lock_grant_access", types, lengthof(types));
+}

@@ -70,6 +70,7 @@ SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedur
 SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'comment of lock_unprotect: partitions and children, errors');
 SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'comment of lock_guard(): errors');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'comment of lock_grant_access: level for lock_waiters');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'supervisor \([^)]*force_release and lock_steal.*admin \([^)]*force_release', 'comment of lock_grant_access: levels for ending locks of others');
 SELECT matches(obj_description('lock_sweep(bigint)'::regprocedure, 'pg_proc'), 'max_rows.*sweep_batch.*expired.*released_retention.*skips', 'comment of lock_sweep: number and kinds of rows');
 SELECT matches(obj_description('lock_schedule_sweep(text)'::regprocedure, 'pg_proc'), 'pg_cron.*55000', 'comment of lock_schedule_sweep: needs pg_cron, errors');
 SELECT matches(obj_description('lock_unschedule_sweep()'::regprocedure, 'pg_proc'), 'pg_cron|lock_schedule_sweep', 'comment of lock_unschedule_sweep: the job that it removes');

@@ -90,6 +90,7 @@ INSERT INTO expected VALUES
 	('app_lock_begin_script', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('app_lock_repeat_access', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('app_lock_refresh_access', '', 'void', 'volatile', 'unsafe', 'plpgsql', false),
+	('app_lock_supervisor', '', 'void', 'immutable', 'safe', 'sql', false),
 	('app_lock_change_access', 'role regrole, level text, granting boolean', 'void', 'volatile', 'unsafe', 'plpgsql', false);
 
 CREATE TEMP VIEW actual AS

@@ -43,7 +43,7 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(54);
+SELECT plan(61);
 
 SELECT isnt_empty('SELECT FROM member_function', 'the extension has functions to check');
 SELECT is_empty('SELECT pg_describe_object(classid, objid, 0) FROM member m WHERE classid <> ''pg_type''::regclass
@@ -111,6 +111,18 @@ SELECT lock_revoke_access('regress_al_fresh', 'admin') \g /dev/null
 SELECT is(pg_temp.code_as('regress_al_fresh', 'CREATE TEMP TABLE own (id int); SELECT lock_protect(''own'', ''{id}'')'), '42501', 'after the revoke, it cannot protect its own table');
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'level admin is revoked completely');
 SELECT ok(NOT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT'), 'after the revoke, lock_audit cannot be read');
+SELECT lock_grant_access('regress_al_fresh', 'supervisor') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{app_lock_supervisor(),"force_release(text,text,bigint)","lock_force_release(text,text,bigint)","lock_steal(text,text,text,interval,text,bigint)","lock_try_force_release(text,text,bigint)"}',
+	'level supervisor: exactly the functions that end and take over locks of others');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'level supervisor: no table or view');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT (lock_steal(''k'', ''o'', ''r'')).status, force_release(''k'', ''r''), lock_try_force_release(''k'', ''r'')'), '00000', 'level supervisor may end and take over locks');
+SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || what)), '{42501}', 'level supervisor can neither look, nor set policies, nor grant') FROM unnest(ARRAY['lock_status(''k'')', '* FROM lock_activity', '* FROM lock_audit', 'lock_set_policy(''x'', history => true)', 'lock_grant_access(''regress_al_fresh'', ''admin'')', 'lock_sweep()', 'lock_acquire(''k'')']) what;
+SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_revoke_access('regress_al_fresh', 'admin') \g /dev/null
+SELECT is(cardinality(pg_temp.may('regress_al_fresh')), 5, 'revoking level admin leaves level supervisor');
+SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_revoke_access('regress_al_fresh', 'supervisor') \g /dev/null
+SELECT is(cardinality(pg_temp.may('regress_al_fresh')), 15, 'revoking level supervisor leaves level admin');
+SELECT lock_revoke_access('regress_al_fresh', 'admin') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'both levels are revoked completely');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee <> p.proowner', 'no privilege on a function is left');
 SELECT is_empty('SELECT c.oid::regclass FROM member_relation c, aclexplode(c.relacl) a WHERE a.grantee <> c.relowner', 'no privilege on a relation is left');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.is_grantable AND a.grantee <> p.proowner', 'no privilege has the grant option');

@@ -3,7 +3,7 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- lock_grant_access and lock_revoke_access: the access levels user, monitor and admin
+-- lock_grant_access and lock_revoke_access: the access levels user, monitor, supervisor and admin
 --
 -- Properties: without a grant no role can call any function of the extension. Each level gives
 -- exactly the functions and relations listed here, and revoking a level removes exactly what no
@@ -13,10 +13,11 @@
 -- reaches a table; a revoke leaves a privilege behind, or removes one that the role has from
 -- elsewhere.
 --
-DROP ROLE IF EXISTS regress_al_fresh, regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
+DROP ROLE IF EXISTS regress_al_fresh, regress_al_user, regress_al_monitor, regress_al_supervisor, regress_al_admin, "regress_al_'""; $$ Drop";
 CREATE ROLE regress_al_fresh;
 CREATE ROLE regress_al_user;
 CREATE ROLE regress_al_monitor;
+CREATE ROLE regress_al_supervisor;
 CREATE ROLE regress_al_admin;
 
 -- Functions of the extension that a role may execute
@@ -52,11 +53,13 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT app_lock_change_access('regress_al_fresh', 'admin', true)$$]) stmt;
 RESET ROLE;
 
--- The three levels
+-- The four levels
 SELECT lock_grant_access('regress_al_user', 'user');
 SELECT * FROM t.may('regress_al_user');
 SELECT lock_grant_access('regress_al_monitor', 'monitor');
 SELECT * FROM t.may('regress_al_monitor');
+SELECT lock_grant_access('regress_al_supervisor', 'supervisor');
+SELECT * FROM t.may('regress_al_supervisor');
 SELECT lock_grant_access('regress_al_admin', 'admin');
 SELECT * FROM t.may('regress_al_admin');
 SELECT * FROM t.may('regress_al_fresh');
@@ -66,15 +69,15 @@ SELECT count(*) FROM t.may('regress_al_user');
 
 -- Relations: monitors may read the views; administrators may also read and trim lock_audit.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
-FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
+FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_supervisor', 'regress_al_admin']) role,
 	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history']) rel,
 	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
 WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT role, priv
-FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
+FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_supervisor', 'regress_al_admin']) role,
 	unnest(ARRAY['SELECT', 'UPDATE', 'USAGE']) priv
 WHERE has_sequence_privilege(role, 'app_lock_fence', priv);
-SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor']) role,
+SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_supervisor']) role,
 	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity']) rel
 WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
 
@@ -122,7 +125,7 @@ SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$, $$SELECT lock_schedule_sweep()$$, $$SELECT lock_unschedule_sweep()$$, $$SELECT lock_stats_reset()$$,
 	$$SELECT * FROM lock_stats$$, $$SELECT * FROM lock_contention$$, $$SELECT * FROM lock_activity$$, $$SELECT lock_sweeper_status()$$, $$SELECT app_lock_longest_wait('k')$$,
 	$$SELECT lock_grant_access('regress_al_user', 'admin')$$, $$SELECT lock_revoke_access('regress_al_admin', 'admin')$$,
-	$$SELECT app_lock_change_access('regress_al_user', 'admin', true)$$]) stmt;
+	$$SELECT app_lock_change_access('regress_al_user', 'admin', true)$$, $$SELECT app_lock_supervisor()$$]) stmt;
 RESET SESSION AUTHORIZATION;
 
 -- A monitor can see holders and waiters, and change nothing. Where waiters poll, the server
@@ -137,6 +140,21 @@ SELECT (lock_status('k')).holder, lock_holder('k'), lock_is_held('k', 'alice-1')
 SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1, ''o'')', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
+
+-- A supervisor can end locks of others and take them over, but neither lock by itself, nor look,
+-- nor change policies or access.
+SET SESSION AUTHORIZATION regress_al_supervisor;
+SELECT (lock_steal('k2', 'heir-1', 'taken over', holder => 'Heir')).status, (lock_steal('k2', 'heir-2', 'taken again')).holder, force_release('k2', 'ended'), lock_try_force_release('k2', 'ended twice');
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
+	'SELECT lock_acquire(''k2'')', 'SELECT lock_release(''k2'', ''heir-1'')', 'SELECT lock_extend(''k'', ''alice-1'')', 'SELECT lock_enqueue(''k2'')', 'SELECT lock_channel(''k2'')', 'SELECT lock_ask(''k'')',
+	'SELECT lock_status(''k'')', 'SELECT lock_status()', 'SELECT lock_holder(''k'')', 'SELECT lock_is_held(''k'', ''alice-1'')', 'SELECT lock_key(''k'')', 'SELECT * FROM lock_activity', 'SELECT * FROM lock_waiters', 'SELECT * FROM lock_queue', 'SELECT * FROM lock_history', 'SELECT * FROM lock_policies', 'SELECT lock_policy(''k'')', 'SELECT * FROM lock_stats', 'SELECT lock_sweeper_status()',
+	'SELECT * FROM lock_audit', 'DELETE FROM lock_audit', 'DELETE FROM app_lock_queue', 'SELECT key FROM app_lock_queue', 'SELECT * FROM app_lock', 'SELECT lock_set_policy(''k'', history => true)', 'SELECT lock_drop_policy(''k'')', 'SELECT lock_sweep()', 'SELECT lock_schedule_sweep()', 'SELECT lock_unschedule_sweep()', 'SELECT lock_stats_reset()', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT lock_unprotect(''t.mine'')',
+	'SELECT lock_grant_access(''regress_al_supervisor'', ''admin'')', 'SELECT lock_revoke_access(''regress_al_admin'', ''admin'')', 'SELECT app_lock_change_access(''regress_al_supervisor'', ''admin'', true)', 'SELECT app_lock_repeat_access()',
+	'SELECT app_lock_supervisor()', 'GRANT EXECUTE ON FUNCTION app_lock_supervisor() TO PUBLIC']) stmt;
+RESET SESSION AUTHORIZATION;
+SELECT has_function_privilege('regress_al_fresh', 'app_lock_supervisor()', 'EXECUTE') AS passed_on;
+SELECT action, key, previous_holder, reason, session_role, acting_role FROM lock_audit WHERE key = 'k2' ORDER BY at;
+DELETE FROM lock_audit WHERE key = 'k2';
 
 -- An administrator can force releases, and grant and revoke access.
 SET SESSION AUTHORIZATION regress_al_admin;
@@ -161,6 +179,26 @@ SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_grant_access('regres
 SELECT lock_revoke_access('regress_al_fresh', 'admin');
 SELECT count(*) FROM t.may('regress_al_fresh');
 SELECT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT');
+-- A supervisor that was an administrator keeps what supervisors have, and the other way round.
+SELECT lock_revoke_access('regress_al_fresh', 'user'), lock_grant_access('regress_al_fresh', 'admin'), lock_grant_access('regress_al_fresh', 'supervisor');
+SELECT count(*) FROM t.may('regress_al_fresh');
+SELECT lock_revoke_access('regress_al_fresh', 'admin');
+SELECT * FROM t.may('regress_al_fresh');
+SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_revoke_access('regress_al_fresh', 'supervisor');
+SELECT count(*), bool_or(f ~ 'supervisor') AS marked FROM t.may('regress_al_fresh') f;
+SELECT lock_revoke_access('regress_al_fresh', 'admin');
+SELECT * FROM t.may('regress_al_fresh');
+-- A right that was granted by hand is no level, and goes with one.
+GRANT EXECUTE ON FUNCTION force_release TO regress_al_fresh;
+SELECT app_lock_repeat_access();
+SELECT * FROM t.may('regress_al_fresh');
+SELECT lock_grant_access('regress_al_fresh', 'supervisor'), lock_revoke_access('regress_al_fresh', 'supervisor');
+SELECT * FROM t.may('regress_al_fresh');
+-- app_lock_repeat_access() grants a new function to the roles of the level.
+REVOKE EXECUTE ON FUNCTION lock_steal FROM regress_al_supervisor;
+SELECT app_lock_repeat_access();
+SELECT has_function_privilege('regress_al_supervisor', 'lock_steal(text, text, text, interval, text, bigint)', 'EXECUTE') AS again;
+SELECT lock_grant_access('regress_al_fresh', 'user');
 -- Revoking a level twice, or one that was never granted, does nothing.
 SELECT lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'admin');
 SELECT count(*) FROM t.may('regress_al_fresh');
@@ -239,7 +277,7 @@ BEGIN
 	RETURN 'dropped';
 END
 $$;
-SELECT levels, t.droppable(levels::text[]) FROM unnest(ARRAY['{user}', '{monitor}', '{admin}', '{user,monitor,admin}', '{admin,monitor,user,monitor}']) levels;
+SELECT levels, t.droppable(levels::text[]) FROM unnest(ARRAY['{user}', '{monitor}', '{supervisor}', '{admin}', '{user,monitor,supervisor,admin}', '{supervisor,admin}', '{admin,monitor,user,monitor}']) levels;
 DROP EXTENSION atomic_lock;
 DROP SCHEMA hidden CASCADE;
 CREATE EXTENSION atomic_lock;
@@ -289,8 +327,8 @@ SELECT count(*) FROM t.may('regress_al_fresh');
 SELECT priv, has_table_privilege('regress_al_fresh', 'app_lock', priv) AS app_lock, has_table_privilege('regress_al_fresh', 'lock_audit', priv) AS audit FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) priv;
 DROP ROLE regress_al_fresh;
 
-DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
-DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
+DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_supervisor, regress_al_admin, "regress_al_'""; $$ Drop";
+DROP ROLE regress_al_user, regress_al_monitor, regress_al_supervisor, regress_al_admin, "regress_al_'""; $$ Drop";
 
 -- Revoking a level keeps USAGE if the role had no level before or may grant USAGE to others.
 -- The access of the extension's owner stays.

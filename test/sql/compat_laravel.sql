@@ -169,10 +169,10 @@ ALTER ROLE regress_al_former RENAME TO regress_al_worker;
 SET search_path = shop;
 
 --
--- If the view's owner has level admin, DELETE ends locks of others by force
+-- If the view's owner has level supervisor, DELETE ends locks of others by force
 --
 RESET SESSION AUTHORIZATION;
-SELECT public.lock_grant_access('regress_al_locks', 'admin') \g /dev/null
+SELECT public.lock_grant_access('regress_al_locks', 'supervisor') \g /dev/null
 SET SESSION AUTHORIZATION regress_al_web;
 SELECT k, t.changes(format('DELETE FROM cache_locks WHERE "key" = %L', k)) FROM unnest('{shop_cache_direct,shop_cache_worker}'::text[]) k;
 SELECT "key" FROM cache_locks ORDER BY 1;
@@ -180,7 +180,7 @@ RESET SESSION AUTHORIZATION;
 SET search_path = public;
 SELECT action, key, previous_holder, session_role, acting_role, reason FROM lock_audit ORDER BY key;
 SELECT lock_try_release('shop_cache_direct', 'direct-1'), lock_try_release('shop_cache_worker', 'worker-1'), lock_try_release('shop_cache_day', 'web-1');
-SELECT lock_revoke_access('regress_al_locks', 'admin') \g /dev/null
+SELECT lock_revoke_access('regress_al_locks', 'supervisor') \g /dev/null
 
 --
 -- No object of the caller is called, and no row is locked
@@ -316,7 +316,7 @@ UPDATE shop.cache_locks SET "expiration" = :now + 7200 WHERE "key" = 'shop_cache
 DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a';
 INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 RESET ROLE;
-SELECT lock_grant_access('regress_al_locks', 'admin') \g /dev/null
+SELECT lock_grant_access('regress_al_locks', 'supervisor') \g /dev/null
 -- a forced release
 DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a' RETURNING "owner";
 DROP SCHEMA shop, evil CASCADE;

@@ -10,10 +10,12 @@
 --
 -- Properties: each end of a holding, each offer and each request sends one event, at commit; a
 -- transaction that is rolled back sends none. Events are sent only if the policy asks for them
--- or the key has tickets. All payloads have the same fields in the same order, contain no
--- owner, and fit even at their longest. All holders receive every lock_ask.
+-- or the key has tickets. A new grant sends one, without its token, only if the policy asks for
+-- it. All payloads have the same fields in the same order, contain no owner, and fit even at
+-- their longest. All holders receive every lock_ask.
 --
--- Turns red when: an end sends no event, or two; an event is sent although nothing asks for it,
+-- Turns red when: an end or a grant sends no event, or two; an event is sent although nothing
+-- asks for it,
 -- or for a change that was rolled back; a payload contains an owner, is too long or is no JSON;
 -- a channel can be computed without the secret of the database.
 --
@@ -125,6 +127,86 @@ SELECT lock_sweep();
 SELECT t.take('n:k', 'Cid', '1 ms'), t.expire('n:k');
 SELECT lock_try_force_release('n:k', 'test'), t.take('n:k', 'Dan'), lock_release('n:k', 'dan-1');
 \i :show
+
+--
+-- Grants: by each function that grants, and by those only
+--
+CREATE TABLE t.page (id int PRIMARY KEY);
+INSERT INTO t.page VALUES (1);
+SELECT lock_channel('n:1') AS n1, lock_channel('n:2') AS n2 \gset
+LISTEN :"n1";
+LISTEN :"n2";
+\o :told
+SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => 'Ann')).status, (lock_try_acquire('n:k', '1 h', 'bob-1', holder => 'Bob')).status, lock_release('n:k', 'ann-1');
+SELECT (lock_enqueue('n:k', 'bob-1', 'Bob')).status, lock_release('n:k', 'bob-1');
+SELECT (lock_acquire('n:k', '1 h', 'cid-1', 'shared', holder => 'Cid')).status, (lock_acquire('n:k', '1 h', 'dan-1', 'shared', holder => 'Dan', lifetime => 'session')).status, lock_release('n:k', 'cid-1'), lock_release('n:k', 'dan-1');
+SELECT count(*) FROM lock_acquire_all(ARRAY['n:1', 'k', 'n:2'], '1 h', 'ann-1', holder => 'Ann');
+SELECT lock_release_all('ann-1'), count(*) FROM lock_acquire_path('n:1/2', '1 h', 'ann-1', holder => 'Ann');
+SELECT id FROM lock_fetch(NULL::t.page, '1', '1 h', 'eve-1', key => 'n:2', holder => 'Eve');
+SELECT (lock_steal('n:2', 'fay-1', 'urgent', holder => 'Fay')).status;
+SELECT lock_release_all('ann-1'), lock_release_all('fay-1');
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT event, key, holder, fencing_token IS NULL AS no_token, by, "from", ticket, until, reason, count(*) FROM t.told(:'heard') WHERE event ~ 'acquired|stolen' GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY 2, 3, 1;
+-- what an owner does with a lock that it has is no grant; nor is a lock that ends with the commit
+\o :told
+SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => 'Ann')).status;
+\i :show
+\o :told
+SELECT (lock_acquire('n:k', '2 h', 'ann-1')).status, (lock_enqueue('n:k', 'ann-1')).status, (lock_acquire('n:k', '1 h', 'ann-1', lifetime => 'session')).status, (lock_acquire('n:k', owner => 'ann-1', lifetime => 'transaction')).status, lock_extend('n:k', 'ann-1'), (lock_convert('n:k', 'ann-1', 'shared')).status, (lock_convert('n:k', 'ann-1')).status;
+SELECT (lock_transfer('n:k', 'ann-1', 'bob-1', 'Bob')).status, lock_release('n:k', 'bob-1');
+SELECT (lock_acquire('n:k', owner => 'ann-1', holder => 'Ann', lifetime => 'transaction')).status;
+\i :show
+-- a lock of a transaction that becomes a lease: as it is, and in the other mode
+\o :told
+BEGIN;
+SELECT (lock_acquire('n:k', owner => 'ann-1', holder => 'Ann', lifetime => 'transaction')).status;
+SELECT (lock_acquire('n:k', '1 h', 'ann-1')).status;
+COMMIT;
+SELECT lock_release('n:k', 'ann-1');
+BEGIN;
+SELECT (lock_acquire('n:k', owner => 'bob-1', holder => 'Bob', lifetime => 'transaction')).status;
+SELECT (lock_acquire('n:k', '1 h', 'bob-1', 'shared')).status;
+COMMIT;
+SELECT lock_release('n:k', 'bob-1');
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT event, holder FROM t.told(:'heard');
+-- taken and released in one transaction, and taken again
+\o :told
+BEGIN;
+SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => 'Ann')).status, lock_release('n:k', 'ann-1'), (lock_acquire('n:k', '1 h', 'ann-1', holder => 'Ann again')).status;
+COMMIT;
+SELECT lock_release('n:k', 'ann-1');
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT event, holder FROM t.told(:'heard');
+-- a refusal, a grant that is rolled back, and a key whose tickets alone want events
+\o :told
+SELECT t.take('n:k', 'Ann');
+\o :told
+SELECT (lock_try_acquire('n:k', owner => 'bob-1')).status;
+BEGIN;
+SELECT (lock_steal('n:k', 'bob-1', 'undone')).status;
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+SELECT (lock_acquire('n:other', owner => 'bob-1')).status;
+ROLLBACK TO a;
+COMMIT;
+SELECT t.take('k', 'Ann'), t.enter('k', 'Bob'), t.enter('k', 'Cid'), lock_release('k', 'ann-1');
+SELECT t.enter('k', 'Bob');
+\i :show
+\o :told
+SELECT lock_leave('k', 'cid-1'), lock_release('k', 'bob-1'), lock_release('n:k', 'ann-1');
+\o
+-- a policy that sends none for some keys of a prefix
+SELECT lock_set_policy('n:quiet', notify => false), lock_channel('n:quiet') AS nq \gset
+LISTEN :"nq";
+\o :told
+SELECT t.take('n:quiet', 'Ann'), lock_release('n:quiet', 'ann-1'), lock_drop_policy('n:quiet');
+\i :show
+DROP TABLE t.page;
 
 --
 -- A change that is rolled back sends no event
@@ -242,8 +324,8 @@ SELECT lock_grant_access('"regress_al_Ünïcode ""role"""', 'user');
 SELECT lock_set_policy('', notify => true);
 SELECT repeat(:'worst', 1024) AS key, repeat(:'worst', 255) AS label, lock_channel(repeat(:'worst', 1024)) AS c \gset
 LISTEN :"c";
-SELECT (lock_acquire(:'key', '1 h', 'ann-1', holder => :'label')).status;
 \o :told
+SELECT (lock_acquire(:'key', '1 h', 'ann-1', holder => :'label')).status;
 SET ROLE "regress_al_Ünïcode ""role""";
 SELECT lock_ask(:'key', repeat(:'worst', 1024));
 RESET ROLE;
@@ -254,8 +336,8 @@ SELECT n, octet_length(payload) BETWEEN 7000 AND 7999 AS long, e ->> 'event', e 
 	e ->> 'by' = session_user AS by_me, CASE WHEN e ->> 'by' <> session_user THEN e ->> 'by' END AS by, length(e ->> 'reason') BETWEEN 10 AND 511 AS cut, trim(e ->> 'reason', 'ö' || :'worst') AS reason
 FROM t.payloads(:'heard') p, LATERAL (SELECT payload::json) j (e) ORDER BY n;
 -- a message that fits is not cut, and quotes, backslashes and line ends are escaped
-SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => repeat('h', 255))).status;
 \o :told
+SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => repeat('h', 255))).status;
 SELECT lock_ask('n:k', repeat('m', 1024));
 SET ROLE regress_al_a;
 SELECT lock_ask('n:k', E'"quoted" \\ back\\slash\nline {"event":"released"}');

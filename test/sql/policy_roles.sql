@@ -8,14 +8,15 @@
 -- - A caller that is a member of none of the roles, by PostgreSQL's rules, gets 42501 from
 --   every function that changes such a key, whatever the key's state, also if it is one key of
 --   many, and nothing changes. For a member the policy makes no difference.
--- - Reading, lock_assert, guards and force_release are not refused.
+-- - Reading, lock_assert and guards are not refused; nor are force_release and its kin, if the
+--   caller has level admin.
 -- - The current role counts, so a SECURITY DEFINER function has its owner's. A dropped role
 --   admits no one.
 --
 -- Turns red when: one function does not check; a membership without INHERIT counts, or the
 -- session's role; the roles of another policy, or no roles after a drop, admit a caller; a
 -- refusal changes something, or reveals the state of the lock.
-DROP ROLE IF EXISTS regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_dropped;
+DROP ROLE IF EXISTS regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_super, regress_al_dropped;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;
 CREATE ROLE regress_al_in IN ROLE regress_al_a;
@@ -141,6 +142,56 @@ SET ROLE regress_al_in;
 SELECT count(*), count(*) FILTER (WHERE regexp_replace(reserved, 'r:', 'x:', 'g') <> other) AS different, count(*) FILTER (WHERE reserved ~ '^42501') AS denied FROM t.difference;
 SELECT * FROM t.ask_all('forces', 'r:');
 RESET ROLE;
+
+-- Supervisors: a policy excludes them from ending locks, too
+CREATE ROLE regress_al_super;
+SELECT lock_grant_access('regress_al_super', 'supervisor');
+INSERT INTO t.verbs (kind, has, call) VALUES
+	('token', 'held', 'force_release({k}, ''test'', 1)'),
+	('token', 'held', 'lock_try_force_release({k}, ''test'', 1)'),
+	('token', 'held', '(lock_steal({k}, ''you'', ''test'', fencing_token => 1)).status');
+CREATE FUNCTION t.ends(prefix text, OUT call text, OUT answer text) RETURNS SETOF record LANGUAGE sql AS $$
+	SELECT call || ' ' || has, t.ask(call, prefix, has) FROM t.verbs WHERE kind ~ 'forces|token' OR call ~ 'steal' ORDER BY n
+$$;
+SELECT t.fingerprint() AS before \gset
+SET ROLE regress_al_super;
+BEGIN;
+SELECT * FROM t.ends('r:');
+SELECT * FROM t.left_open();
+COMMIT;
+RESET ROLE;
+SELECT t.fingerprint() = :'before' AS unchanged;
+SET ROLE regress_al_super;
+SELECT answer, count(*) FROM t.ends('x:') GROUP BY answer ORDER BY 1;
+-- bad arguments are reported first
+SELECT t.code($$SELECT force_release('r:held', '')$$) AS reason, t.code($$SELECT lock_try_force_release(NULL, 'test')$$) AS key, t.code($$SELECT lock_steal('r:held', 'you', NULL)$$) AS no_reason;
+RESET ROLE;
+-- not with a right that was granted by hand, either; but as a member, or with level admin
+GRANT EXECUTE ON FUNCTION force_release TO regress_al_b;
+SELECT lock_revoke_access('regress_al_b', 'admin');
+GRANT EXECUTE ON FUNCTION force_release TO regress_al_b;
+SET ROLE regress_al_b;
+SELECT t.ask('force_release({k}, ''test'')', 'r:');
+RESET ROLE;
+SELECT lock_grant_access('regress_al_b', 'admin');
+GRANT regress_al_a TO regress_al_super;
+SET ROLE regress_al_super;
+SELECT * FROM t.ends('r:');
+RESET ROLE;
+REVOKE regress_al_a FROM regress_al_super;
+SELECT lock_grant_access('regress_al_super', 'admin');
+SET ROLE regress_al_super;
+SELECT * FROM t.ends('r:');
+RESET ROLE;
+SELECT lock_revoke_access('regress_al_super', 'admin');
+-- A function of an administrator is the administrator.
+CREATE FUNCTION t.by_admin(k text) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$SELECT t.ask('force_release({k}, ''test'')', k, '')$$;
+ALTER FUNCTION t.by_admin OWNER TO regress_al_out;
+SET ROLE regress_al_super;
+SELECT t.by_admin('r:held'), t.code($$SELECT force_release('r:held', 'test')$$);
+RESET ROLE;
+DROP FUNCTION t.by_admin;
+DELETE FROM t.verbs WHERE kind = 'token';
 
 -- Membership
 --
@@ -298,5 +349,5 @@ $$;
 :at_every_level
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 DROP FUNCTION t.by_a, t.by_out;
-DROP OWNED BY regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_dropped;
-DROP ROLE regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_dropped;
+DROP OWNED BY regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_super, regress_al_dropped;
+DROP ROLE regress_al_a, regress_al_b, regress_al_in, regress_al_of_in, regress_al_noinherit, regress_al_out, regress_al_super, regress_al_dropped;

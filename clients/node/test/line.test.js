@@ -121,17 +121,18 @@ test('one connection hears of all keys, also after it was ended', async () => {
   await server.until(listening, [1]);
   await (await locks.acquire('heard:1')).release();
   await (await locks.acquire('heard:2')).release();
-  const heard = [await next(), await next()];
-  assert.deepEqual(heard.filter((each) => each.startsWith('released')), ['released heard:1', 'released heard:2']);
+  assert.deepEqual([await next(), await next(), await next(), await next()], ['acquired heard:1', 'released heard:1', 'acquired heard:2', 'released heard:2']);
   await server.sql("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE query ~ '^LISTEN'");
   assert.deepEqual([await next(), await next()].sort(), ['connected heard:1', 'connected heard:2']);
   await (await locks.acquire('heard:2')).release();
-  assert.equal(await next(), 'released heard:2');
+  assert.deepEqual([await next(), await next()], ['acquired heard:2', 'released heard:2']);
   // A forged payload that is no JSON is ignored.
   const [{ channel }] = await server.sql("SELECT lock_channel('heard:1') AS channel");
   await server.sql("SELECT pg_notify($1, 'no JSON')", [channel]);
   await locks.ask('heard:2').then((holders) => assert.equal(holders, 0));
-  const lock = await locks.acquire('heard:1');
+  const lock = await locks.acquire('heard:1', { holder: 'Ann' });
+  const { value: { event, holder, fencing_token: token } } = await events.next();
+  assert.deepEqual({ event, holder, token }, { event: 'acquired', holder: 'Ann', token: null });
   assert.equal(await locks.ask('heard:1', 'Bob needs it'), 1);
   const { value } = await events.next();
   assert.deepEqual([value.event, value.reason], ['asked', 'Bob needs it']);

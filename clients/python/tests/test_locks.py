@@ -491,7 +491,11 @@ class Scenarios(Base):
     async def test_events(self):
         ear = self.locks.listen([self.key])
         self.assertEqual((await anext(ear)).event, 'connected')
+        await sql('SELECT lock_set_policy(%s, notify => true)', self.key)
         lock = await self.locks.acquire(self.key, ttl=60, holder='Ann')
+        event = await anext(ear)
+        self.assertEqual((event.event, event.key, event.holder, event.fencing_token, event.by), ('acquired', self.key, 'Ann', None, 'desk'))
+        await sql('SELECT lock_drop_policy(%s)', self.key)
         await sql("SELECT pg_notify(lock_channel(%s), 'no event')", self.key)
         await sql('SELECT lock_ask(%s, %s)', self.key, 'please')
         event = await anext(ear)

@@ -12,7 +12,7 @@ class AtomicLockStore extends DatabaseStore
         return new AtomicLock($this->lockConnection ?? $this->connection, $this->prefix.$name, $seconds, $owner);
     }
 
-    /** Ends all locks whose keys have our prefix.  Needs the levels admin and monitor, and is audited */
+    /** Ends all locks whose keys have our prefix.  Needs the levels supervisor and monitor, and is audited */
     public function flushLocks(): bool
     {
         if ((string) $this->prefix === '') {

@@ -253,7 +253,7 @@ function transaction($cache, $driver, $db)
 function denied($cache)
 {
     check($cache->lock('p', 600)->get(), 'get');
-    check(raised(function () use ($cache) { $cache->lock('p')->forceRelease(); }), 'forceRelease needs level admin', '42501');
+    check(raised(function () use ($cache) { $cache->lock('p')->forceRelease(); }), 'forceRelease needs level supervisor', '42501');
 }
 
 // Is one of many who add to a counter, read and written apart

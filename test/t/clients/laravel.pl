@@ -129,7 +129,9 @@ SKIP:
 	$node->safe_psql('postgres', q{SELECT lock_release(key, owner) FROM app_lock WHERE NOT released AND expires_at > now()});
 
 	laravel('atomic_lock', 'denied', 'web_direct');
-	$node->safe_psql('postgres', q{SELECT lock_grant_access('web_direct', 'admin'), lock_grant_access('web_direct', 'monitor')});
+	$node->safe_psql('postgres', q{SELECT lock_grant_access('web_direct', 'supervisor'), lock_grant_access('web_direct', 'monitor');
+		-- for the test itself
+		GRANT EXECUTE ON FUNCTION lock_set_policy, lock_drop_policy TO web_direct});
 	laravel('atomic_lock', $_, 'web_direct') foreach qw(calls deploys uses transaction configured);
 	cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM lock_audit WHERE acting_role = 'web_direct' AND reason = 'forceRelease of Laravel'}),
 		'>=', 2, 'forced releases of the class are audited');

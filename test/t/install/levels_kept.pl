@@ -51,14 +51,14 @@ sub rights
 # A new version: a function of each level, a view, a function without a level, and a new argument
 #
 psql('postgres', q{
-CREATE ROLE clerk; CREATE ROLE watcher; CREATE ROLE boss; CREATE ROLE "All "" three"; CREATE ROLE hand; CREATE ROLE nobody;
+CREATE ROLE clerk; CREATE ROLE watcher; CREATE ROLE super; CREATE ROLE boss; CREATE ROLE "All "" four"; CREATE ROLE hand; CREATE ROLE nobody;
 CREATE ROLE dbo LOGIN CREATEROLE;
 CREATE DATABASE shop OWNER dbo;
 });
 psql('shop', q{
 CREATE SCHEMA "Locks"; CREATE EXTENSION atomic_lock SCHEMA "Locks"; SET search_path = "Locks";
-SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('boss', 'admin');
-SELECT lock_grant_access('"All "" three"', l) FROM unnest('{user,monitor,admin}'::text[]) l;
+SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('super', 'supervisor'), lock_grant_access('boss', 'admin');
+SELECT lock_grant_access('"All "" four"', l) FROM unnest('{user,monitor,supervisor,admin}'::text[]) l;
 SELECT lock_grant_access('dbo', 'admin');
 GRANT EXECUTE ON FUNCTION lock_acquire, force_release, lock_key(text[]) TO hand;
 GRANT EXECUTE ON FUNCTION lock_key(text[]) TO PUBLIC;
@@ -69,11 +69,13 @@ ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO nobody;
 my $definition = psql('shop', q{SELECT pg_get_functiondef('"Locks".app_lock_change_access'::regproc)}) =~ s/"Locks"\.//r;
 $definition =~ s/('user', |)'lock_release_all'/$1'lock_release_all', 'lock_new_user'/ or die;
 $definition =~ s/'lock_sweeper_status'/'lock_sweeper_status', 'lock_new_monitor'/ or die;
+$definition =~ s/'app_lock_supervisor'\]/'app_lock_supervisor', 'lock_new_supervisor']/ or die;
 $definition =~ s/'lock_sweep'/'lock_sweep', 'lock_new_admin'/ or die;
 $definition =~ s/\('monitor', 'lock_stats', 'SELECT'\)/('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_new', 'SELECT')/ or die;
 my $new = "$definition;\n" . q{
 CREATE FUNCTION lock_new_user() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION lock_new_monitor() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION lock_new_supervisor() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION lock_new_admin() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION app_lock_new() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE VIEW lock_new AS SELECT 1;
@@ -98,9 +100,10 @@ foreach my $role (sort keys %after)
 	my %expected = (
 		clerk => 'lock_new_user() execute',
 		watcher => 'lock_new select, lock_new_monitor() execute',
+		super => 'lock_new_supervisor() execute',
 		boss => 'lock_new_admin() execute',
 		dbo => 'lock_new_admin() execute',
-		'"All "" three"' => 'lock_new select, lock_new_admin() execute, lock_new_monitor() execute, lock_new_user() execute');
+		'"All "" four"' => 'lock_new select, lock_new_admin() execute, lock_new_monitor() execute, lock_new_supervisor() execute, lock_new_user() execute');
 
 	is(join(', ', @new), $expected{$role} // '', "new rights of $role");
 	is($after{$role} =~ s/, "Locks"\.lock_new\w*(?:\(\))? \w+//gr, $before{$role}, '... the other rights are unchanged');
@@ -131,7 +134,7 @@ cmp_ok(psql('owned', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '>'
 #
 # The end of a role
 #
-foreach my $levels ('user', 'monitor', 'admin', 'user monitor admin')
+foreach my $levels ('user', 'monitor', 'supervisor', 'admin', 'user monitor supervisor admin')
 {
 	psql('shop', 'CREATE ROLE gone', '-U', 'dbo');
 	psql('shop', qq{SELECT "Locks".lock_$_->[0]_access('gone', '$_->[1]')}, '-U', 'dbo') foreach map { my $do = $_; map { [ $do, $_ ] } split / /, $levels } 'grant', 'revoke';

@@ -100,10 +100,10 @@ my $try = q{SELECT status FROM lock_try_acquire('order:1', '1 hour', 'eve')};
 #
 as($dba, 'CREATE DATABASE shop', 'postgres');
 as($dba, q{
-CREATE ROLE clerk LOGIN; CREATE ROLE watcher LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE hand LOGIN;
+CREATE ROLE clerk LOGIN; CREATE ROLE watcher LOGIN; CREATE ROLE super LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE hand LOGIN;
 ALTER ROLE clerk SET atomic_lock.default_ttl = '7min';
 CREATE EXTENSION atomic_lock;
-SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('boss', 'admin');
+SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('super', 'supervisor'), lock_grant_access('boss', 'admin');
 GRANT EXECUTE ON FUNCTION lock_holder(text) TO hand;
 CREATE TABLE orders (id int PRIMARY KEY, note text);
 INSERT INTO orders SELECT n, '' FROM generate_series(1, 3) n;
@@ -198,7 +198,7 @@ is(as('clerk', q{SELECT status FROM lock_enqueue('line:two', 'bob'); SELECT lock
 is(as('clerk', q{SELECT expires_at - acquired_at FROM lock_acquire('new')}), '00:07:00', '... settings apply');
 is(as('watcher', q{SELECT count(*) FROM lock_history WHERE key = 'line:one' AND ended_at IS NOT NULL}), '1', '... the history continues');
 is(as('clerk', q{SET atomic_lock.note = 'call me'; SELECT status FROM lock_acquire('noted', '1 day', 'ann'); SELECT lock_note('noted'), lock_note('order:1')}), "acquired\ncall me|", '... a new setting, a new column, and a new function work');
-is(as($_, q{SELECT lock_note('noted')}), '42501', "... the function is refused to $_") foreach ('watcher', 'boss', 'hand');
+is(as($_, q{SELECT lock_note('noted')}), '42501', "... the function is refused to $_") foreach ('watcher', 'super', 'boss', 'hand');
 is(as('hand', q{SELECT lock_holder('order:1')}), 'Ann', '... a grant by hand is kept');
 is(as('dbo', q{ALTER EXTENSION atomic_lock UPDATE; SELECT lock_is_held('k', 'o'), lock_note('k')}, 'owned'), 't|', 'an owner of the extension who is no superuser updates it, and may use the new function');
 is(as('dbo', q{SELECT app_lock_begin_script()}, 'owned'), '42501', '... but may not begin scripts');
@@ -209,7 +209,7 @@ end($session);
 #
 as($dba, 'CREATE DATABASE fresh', 'postgres');
 as($dba, 'CREATE EXTENSION atomic_lock', 'fresh');
-as($dba, q{SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('boss', 'admin'); GRANT EXECUTE ON FUNCTION lock_holder(text) TO hand}, 'fresh');
+as($dba, q{SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('super', 'supervisor'), lock_grant_access('boss', 'admin'); GRANT EXECUTE ON FUNCTION lock_holder(text) TO hand}, 'fresh');
 my ($updated, $fresh) = map { as($dba, $definition, $_) } ('shop', 'fresh');
 like($updated, qr/lock_note/, 'the parts of the updated extension');
 # Differences are shown line by line.

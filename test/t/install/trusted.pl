@@ -123,7 +123,8 @@ foreach my $sql (sort keys %forbidden)
 	like(sqlstate($node, "SET search_path = pg_catalog; $sql", 'shop', '-U', 'dbo'), qr/^(?:42501|2BP01)$/, "the creator $forbidden{$sql}") or diag($sql);
 }
 like(sqlstate($node, 'DROP EXTENSION atomic_lock', 'shop', '-U', 'boss'), qr/^42501$/, 'a role with level admin cannot drop the extension');
-is(sqlstate($node, q{SELECT locks.lock_revoke_access('dbo', 'admin')}, 'shop', '-U', 'boss'), '22023', '... nor revoke the creator\'s levels');
+is(sqlstate($node, qq{SELECT locks.lock_revoke_access('dbo', '$_')}, 'shop', '-U', 'boss'), '22023', "... nor revoke the creator's level $_") foreach 'supervisor', 'admin';
+is(psql('shop', q{SELECT has_function_privilege('dbo', 'locks.app_lock_supervisor()', 'EXECUTE')}), 't', 'the creator has level supervisor');
 my %wrong = (
 	default_ttl_us => 999, max_ttl_us => '3153600000000001', max_wait_us => -1, max_lifetime_us => '-9223372036854775808', lock_delay_us => '9223372036854775807',
 	min_hold_us => -1, max_holders => 0, max_keys_per_role => '2147483648', history => 2, notify => -1, has_roles => 2);
@@ -226,7 +227,7 @@ psql('again', 'DROP EXTENSION atomic_lock', 'dbo');
 psql('again', 'CREATE ROLE heir LOGIN');
 psql('again', 'CREATE EXTENSION atomic_lock SCHEMA public', 'dbo');
 psql('again', 'REASSIGN OWNED BY dbo TO heir; SELECT app_lock_repeat_access()');
-psql('again', q{SELECT lock_grant_access('heir', 'user'), lock_revoke_access('dbo', 'user'), lock_revoke_access('dbo', 'monitor'), lock_revoke_access('dbo', 'admin')}, 'heir');
+psql('again', q{SELECT lock_grant_access('heir', 'user'), lock_revoke_access('dbo', 'user'), lock_revoke_access('dbo', 'monitor'), lock_revoke_access('dbo', 'supervisor'), lock_revoke_access('dbo', 'admin')}, 'heir');
 is(psql('again', q{SELECT count(*) FROM lock_activity; SELECT count(*) FROM app_lock_policy}, 'heir'), "0\n0", 'the new owner has the levels');
 is(psql('again', q{SELECT count(*) FROM (SELECT proacl FROM pg_proc UNION ALL SELECT relacl FROM pg_class) x (acl), aclexplode(acl) WHERE grantee = 'dbo'::regrole}), '0', '... and the former one has no rights');
 

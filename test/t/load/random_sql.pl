@@ -70,8 +70,9 @@ my %level = (
 	al_user => { user => 1 },
 	al_user2 => { user => 1 },
 	al_monitor => { monitor => 1 },
+	al_super => { supervisor => 1 },
 	al_admin => { admin => 1 },
-	al_all => { user => 1, monitor => 1, admin => 1 },
+	al_all => { user => 1, monitor => 1, supervisor => 1, admin => 1 },
 	al_none => {});
 my @roles = sort keys %level;
 my $bad = q{"na""sty {id} 'table'"};
@@ -346,10 +347,10 @@ my @functions = (
 	[ 'lock_stats', 'monitor', 'look' ],
 	[ 'lock_contention', 'monitor', 'look' ],
 	[ 'lock_sweeper_status', 'monitor', 'look' ],
-	[ 'force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
-	[ 'lock_force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
-	[ 'lock_try_force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
-	[ 'lock_steal', 'admin', 'verb', @key, [ new_owner => \&owner ], [ reason => \&reason ], [ ttl => \&ttl ], [ holder => \&holder ], @grant ],
+	[ 'force_release', 'supervisor admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_force_release', 'supervisor admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_try_force_release', 'supervisor admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_steal', 'supervisor admin', 'verb', @key, [ new_owner => \&owner ], [ reason => \&reason ], [ ttl => \&ttl ], [ holder => \&holder ], @grant ],
 	[ 'lock_sweep', 'admin', 'verb', [ max_rows => \&rows ] ],
 	[ 'lock_schedule_sweep', 'admin', 'schedule', [ schedule => sub { one_of(q{'* * * * *'}, 'NULL', q{''}, q{repeat('*', 300)}) } ] ],
 	[ 'lock_unschedule_sweep', 'admin', 'schedule' ],
@@ -359,8 +360,8 @@ my @functions = (
 	[ 'lock_held_at', 'monitor', 'look', @key, [ at => \&moment ] ],
 	([ 'lock_set_policy', 'admin', 'policy', [ prefix => \&prefix ], (map { [ $_ => \&part ] } qw(default_ttl max_ttl max_wait max_lifetime lock_delay min_hold)), (map { [ $_ => \&quota ] } qw(max_holders max_keys_per_role)), [ roles => \&whom ], [ history => \&truth ], [ notify => \&truth ] ]) x 3,
 	[ 'lock_drop_policy', 'admin', 'policy', [ prefix => \&prefix ] ],
-	[ 'lock_grant_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'al_guest'}, 'NULL', q{'nobody'}, '0', '4294967295', q{'-'}) } ], [ level => sub { one_of(q{'user'}, q{'monitor'}, q{'admin'}, 'NULL', q{''}, q{'USER'}) } ] ],
-	[ 'lock_revoke_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'nobody'}, 'NULL') } ], [ level => sub { one_of(q{'user'}, q{'admin'}, 'NULL', q{'x'}) } ] ]);
+	[ 'lock_grant_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'al_guest'}, 'NULL', q{'nobody'}, '0', '4294967295', q{'-'}) } ], [ level => sub { one_of(q{'user'}, q{'monitor'}, q{'supervisor'}, q{'admin'}, 'NULL', q{''}, q{'USER'}) } ] ],
+	[ 'lock_revoke_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'nobody'}, 'NULL') } ], [ level => sub { one_of(q{'user'}, q{'supervisor'}, q{'admin'}, 'NULL', q{'x'}) } ] ]);
 my @views = ([ 'lock_waiters', 'monitor' ], [ 'lock_stats', 'monitor' ], [ 'lock_contention', 'monitor' ], [ 'lock_activity', 'monitor' ], [ 'lock_guards', 'monitor' ], [ 'lock_audit', 'admin' ], [ 'lock_policies', 'monitor' ], [ 'lock_history', 'monitor' ], [ 'lock_queue', 'monitor' ]);
 # Statements that no role here may run
 my @forbidden = (
@@ -634,7 +635,7 @@ sub judge
 		$shown .= "$line\n";
 		complain("$who gets an internal error: $line") if $who ne 'postgres' && $line =~ /\bXX00[0-2]\b/;
 		complain("$who is shown the owner of $1: $line")
-		  if $who !~ /^(postgres|al_admin|al_all)$/ && $line =~ /secret-of-(\w+)-/ && $1 ne $who;
+		  if $who !~ /^(postgres|al_super|al_admin|al_all)$/ && $line =~ /secret-of-(\w+)-/ && $1 ne $who;
 	}
 	# A client that sends a statement while it is terminated may not get the message.
 	$told++ if $output =~ /57P01/;

@@ -253,6 +253,24 @@ foreach my $by ('first', 'sweep')
 	}
 }
 
+# A grant that wants an event does not wait for that commit either.
+ask($watch, q{SELECT lock_set_policy('granted', notify => true)});
+listen_to($listener, 'granted');
+foreach my $limit ('50 ms', '0')
+{
+	my $seen = -s $node->logfile;
+
+	beside_notify(sub { is(ask($holder, qq{SET lock_timeout = '$limit'; SELECT status FROM lock_acquire('granted', '1 hour', 'holder', holder => 'Holder'); RESET lock_timeout}), 'acquired', "a grant beside a commit that notifies, lock_timeout $limit") });
+	is(heard($listener), '', '... sends no event');
+	like(slurp_file($node->logfile, $seen), qr/LOG:  1 event of a lock was left out/, '... and the log says so');
+	ask($holder, q{SELECT force_release('granted', 'test')});
+	is(heard($listener), 'forced Holder', '... the next event is sent');
+}
+ask($holder, q{BEGIN; SELECT lock_acquire('granted', '1 hour', 'holder'); PREPARE TRANSACTION 'p'; COMMIT PREPARED 'p'; SELECT lock_release('granted', 'holder')});
+is(heard($listener), 'released Holder', 'a grant by a prepared transaction sends no event');
+is(ask($holder, q{SELECT status FROM lock_acquire('granted', '1 hour', 'holder', holder => 'Holder')}) . ' ' . heard($listener), 'acquired acquired Holder', '... another does');
+ask($watch, q{SELECT lock_drop_policy('granted'); TRUNCATE app_lock});
+
 # The death of a backend ends all others.  The lock has the lifetime of its session.
 $key = 'crash';
 ask($holder, $session =~ s/KEY/$key/r);
