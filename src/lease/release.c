@@ -278,7 +278,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		was_closed = true;
 	}
 	if (was_closed && al_tickets_any())
-		al_line_let_go(key);
+		al_line_check_offer(key);
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
 	if (result->outcome == AL_NOT_FOUND)
