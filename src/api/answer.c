@@ -98,7 +98,7 @@ enum
 static bool
 has_holding(const AlResult *result)
 {
-	AlOutcome	outcome = al_obstacle(result);
+	AlOutcome	outcome = al_refusal(result);
 
 	if (outcome == AL_CLAIMED)
 		return result->holding.holder != NULL;
@@ -116,7 +116,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	static text *granted[AL_REACQUIRED + 1];
 	static Interval no_wait;
 	const AlHolding *holding = &result->holding;
-	AlOutcome	obstacle = al_obstacle(result);
+	AlOutcome	obstacle = al_refusal(result);
 	bool		acquired = al_is_granted(result);
 
 	Assert(!acquired || (owner->name.len > 0 && holding->fencing_token != 0));

@@ -761,7 +761,7 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	const AlHolding *pending;
 
-	if (al_obstacle(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION ||
+	if (al_refusal(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION ||
 		result->is_full)
 		return;
 	pending = al_pending_find(rel, attempt->key, NULL);

@@ -211,7 +211,7 @@ al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClai
 static void
 tell_kept(Relation rel, const AlKey *key, AlResult *result)
 {
-	TimestampTz closed_until = al_closed_until_all(rel, key);
+	TimestampTz closed_until = al_key_closed_until(rel, key);
 	AlLine		line;
 
 	result->ticket = 0;
@@ -318,8 +318,8 @@ is_of_other(const AlHolding *holding)
 static AlHolding *
 find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 {
-	bool		is_claimed = al_claim_has_others(key->hash);
-	List	   *pending = is_claimed ? al_pending_holdings(rel, key) : NIL;
+	bool		others_claimed = al_claim_has_others(key->hash);
+	List	   *pending = others_claimed ? al_pending_holdings(rel, key) : NIL;
 	int			more;
 	List	   *holdings = al_holdings_of_key(rel, key, NULL, AL_LOOK_ALL, &more, &result->at);
 	AlHolding  *holding = of_grant(holdings, token);

@@ -161,7 +161,7 @@ show_full(const AlResult *result)
 static char *
 obstacle_message(const AlResult *result)
 {
-	switch (al_obstacle(result))
+	switch (al_refusal(result))
 	{
 		case AL_CLAIMED:
 			return "held by an unfinished transaction";
@@ -204,7 +204,7 @@ show_min_hold(const AlHolding *holding)
 static char *
 obstacle_detail(const AlResult *result)
 {
-	switch (al_obstacle(result))
+	switch (al_refusal(result))
 	{
 		case AL_CLAIMED:
 			if (result->is_full && result->others + 1 >= result->max_holders)
@@ -414,7 +414,7 @@ raise_not_held(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_FORCED),
 					 errmsg("lock \"%s\" was taken from this owner by force", name),
-					 al_obstacle(result) == AL_NOT_OWNER ?
+					 al_refusal(result) == AL_NOT_OWNER ?
 					 errdetail("%s  The lock is now %s.", forced_detail(result->forced),
 							   show_holders(result)) :
 					 errdetail_internal("%s", forced_detail(result->forced)),
@@ -552,7 +552,7 @@ missing_detail(const AlResult *result)
 static char *
 missing_message(const AlResult *result)
 {
-	if (al_obstacle(result) == AL_NOT_OWNER)
+	if (al_refusal(result) == AL_NOT_OWNER)
 		return psprintf("%s, not by this owner", show_holders(result));
 	if (result->outcome == AL_HELD_BY_OWNER)
 		return "not held in exclusive mode by this owner";

@@ -60,7 +60,7 @@ al_is_granted(const AlResult *result)
 
 /* The outcome; for AL_TIMEOUT, AL_DEADLOCK and AL_FORCED, the refusal that it replaced */
 AlOutcome
-al_obstacle(const AlResult *result)
+al_refusal(const AlResult *result)
 {
 	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK ||
 		result->outcome == AL_FORCED)
@@ -131,7 +131,7 @@ has_row(List *rows, const AlHolding *row)
 	return false;
 }
 
-/* Look at rows from first_slot on, and at the rows of an owner, unless that is NULL */
+/* Look at rows from first_slot on, and at those of an owner (NULL: none).  "own" ignores the slot */
 static void
 look_at_rows(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
 			 int32 first_slot, Snapshot snapshot, AlRows *rows)
@@ -252,7 +252,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 
 /* Until when ended rows keep a key closed; DT_NOBEGIN: the key is not closed */
 TimestampTz
-al_closed_until_all(Relation rel, const AlKey *key)
+al_key_closed_until(Relation rel, const AlKey *key)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = DT_NOBEGIN;
@@ -273,9 +273,9 @@ al_closed_until_all(Relation rel, const AlKey *key)
 }
 
 /*
- * The leases of other owners in the way of a waiter: a list of AlHolding *.  Shared leases
- * are in the way of a waiter for a share only if that waiter, or one before it, has a limit
- * of holders or wants the key exclusively.
+ * The holdings with rows, of other owners, that keep a waiter from the key: a list of
+ * AlHolding *.  Shared ones are not among them if the waiter, and each one before it, wants
+ * to share without a limit.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
@@ -409,9 +409,8 @@ al_look_and_judge(AlOwnClaim *ask)
  *
  *	1.	the transactions of other sessions;
  *	2.	the rows, under one snapshot;
- *	3.	uncommitted rows of others, if another transaction had claimed the key ("is_claimed").
- *
- * A row of step 3 may be committed between 2 and 3, so the rows are looked at once more.
+ *	3.	uncommitted rows of others, if "others_claimed" the key; then at the rows again, since
+ *		a row may have been committed between 2 and 3.
  *
  * If the owner holds the key, by a row or in this transaction, sets ask->own and returns NULL.
  * Otherwise returns what to wait for: another transaction's holding of this owner, one whose
@@ -419,7 +418,7 @@ al_look_and_judge(AlOwnClaim *ask)
  * extended.  If both are NULL, the owner does not hold the key.
  */
 AlHolding *
-al_where_is_it(AlOwnClaim *ask, bool is_claimed)
+al_where_is_it(AlOwnClaim *ask, bool others_claimed)
 {
 	AlHolding  *elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 
@@ -438,7 +437,7 @@ al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 		}
 		(void) al_look_and_judge(ask);
 	}
-	if (ask->own || elsewhere || !is_claimed)
+	if (ask->own || elsewhere || !others_claimed)
 		return ask->own ? NULL : elsewhere;
 
 	/* Wait once for a row version.  A row written by hand, in SQL, comes without a claim. */
@@ -466,7 +465,7 @@ look_for_own(AlOwnClaim *ask)
 {
 	AlState    *state = &ask->state;
 	bool		was_seen = ask->seen != NULL;
-	bool		is_claimed;
+	bool		others_claimed;
 
 	state->rows.shared = NIL;
 	state->rows.more = 0;
@@ -482,12 +481,12 @@ look_for_own(AlOwnClaim *ask)
 	ask->seen = NULL;
 	if (judge_state(ask))
 		return NULL;
-	is_claimed = al_claim_has_others(ask->key->hash);
-	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
+	others_claimed = al_claim_has_others(ask->key->hash);
+	if (!others_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
 		return NULL;
 	AL_TEST_POINT("not-own");
 	/* A caller that passes "seen" iterates over committed holdings: skip uncommitted ones. */
-	return al_where_is_it(ask, is_claimed && !was_seen);
+	return al_where_is_it(ask, others_claimed && !was_seen);
 }
 
 /* al_claim_own(), without the outcome AL_FORCED */

@@ -248,7 +248,7 @@ al_terms_check_all(int64 ttl)
 		raise_ttl(NULL);
 }
 
-/* Cut a ttl, in microseconds, to max_ttl of the key */
+/* Cut a ttl to max_ttl of the key; AL_NO_TTL, the lowest int64, stays as it is */
 int64
 al_terms_cap(const AlKey *key, int64 ttl)
 {
