@@ -458,6 +458,22 @@ explain_claim(AlAttempt *attempt)
 		result->blocker = al_claim_blocker(&attempt->claim);
 }
 
+/* The process id of a backend that extends the owner's lease, or 0 */
+static int
+extending_backend(const AlKey *key, const AlOwner *owner, bool is_shared)
+{
+	List	   *pids;
+	int			pid;
+
+	if (is_shared)
+	{
+		(void) al_claim_has_holding(key, owner, &pid);
+		return pid;
+	}
+	pids = al_claim_blockers(key->hash, true);
+	return pids == NIL ? 0 : linitial_int(pids);
+}
+
 /*
  * Look thoroughly for the holding to convert, which the first look did not find.  One in an
  * unfinished transaction of another session is an obstacle until that ends.
@@ -479,7 +495,12 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	result->outcome = elsewhere->lifetime == AL_TRANSACTION && elsewhere->holder ? AL_HELD : AL_CLAIMED;
 	result->others = elsewhere->lifetime == AL_TRANSACTION ? 0 : -1;
 	result->blocker = elsewhere->pid;
-	result->holding = *elsewhere;
+	/* The row of an expired lease that is being extended does not name the extending backend. */
+	if (elsewhere == &result->holding)
+		result->blocker = extending_backend(attempt->key, &attempt->request->owner,
+											al_is_shared(elsewhere));
+	else
+		result->holding = *elsewhere;
 }
 
 /* Does the grant take one of a limited number of seats? */
