@@ -10,8 +10,6 @@
  * for any other invalid value.  lease/terms.c has the limits of durations, since policies set
  * them.  An owner is a secret, so no message shows one.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -110,7 +108,6 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-/* A path and its separator, which are two arguments */
 void
 al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
 {
@@ -124,7 +121,6 @@ al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *pat
 	al_path_split(name, al_check_separator(al_string(PG_GETARG_TEXT_PP(separator_argno))), path);
 }
 
-/* The keys of a path, sorted by their bytes */
 AlKey *
 al_path_keys(const AlPath *path)
 {
@@ -169,10 +165,7 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	(void) named_owner(fcinfo, argno, owner);
 }
 
-/*
- * As al_owner_arg(), but without either, the grant will generate an owner: random bytes are
- * expensive, and a refusal needs none.
- */
+/* As al_owner_arg(); or a new owner, generated at the grant: a refusal needs no random bytes */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -183,9 +176,8 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The microseconds of an interval, with days of 24 hours.  PG_INT64_MAX, which is above every
- * limit: they do not fit, or there are months (also in years, and in an infinite interval),
- * whose length depends on the calendar.
+ * The microseconds of an interval, with days of 24 hours.  PG_INT64_MAX, above every limit, if
+ * they do not fit, or there are months (an infinite interval has, too).
  */
 static int64
 interval_length(const Interval *interval)
@@ -348,7 +340,6 @@ al_word_text(text **kept, const char *word)
 	return *kept;
 }
 
-/* The name of a mode, as text that must not be changed or freed */
 text *
 al_mode_text(bool is_shared)
 {
@@ -395,7 +386,6 @@ al_holder_default(void)
 	return cstring_to_text(al_role_name(GetUserId()));
 }
 
-/* The reason argument, for the audit */
 text *
 al_reason_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -405,7 +395,6 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
-/* The message argument, or NULL */
 text *
 al_message_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -430,7 +419,6 @@ check_json(Jsonb *json, const char *what)
 	}
 }
 
-/* The meta argument, or NULL */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
 {

@@ -46,7 +46,6 @@ typedef struct ClaimedKey
 	AlPin	   *pins;			/* newest first, then those of outer levels */
 } ClaimedKey;
 
-/* The index of the newest entry of a key */
 typedef struct ClaimedIndex
 {
 	uint64		hash;
@@ -68,10 +67,7 @@ typedef struct ClaimedIndex
 /* A larger table is not kept for the next transaction. */
 #define INDEX_KEPT 1024
 
-/*
- * Keys claimed by the current transaction, in the order of their levels.  The array
- * is in TopTransactionContext, which outlives the release of the locks.
- */
+/* In the order of their levels.  TopTransactionContext outlives the release of the locks. */
 static ClaimedKey *claimed = NULL;
 static claimed_index_hash *by_hash = NULL;	/* empty between transactions */
 static int	entries = 0;
@@ -97,7 +93,6 @@ al_claimed_forget(void)
 		claimed_index_reset(by_hash);
 }
 
-/* The newest entry of a key, or NULL */
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
@@ -156,7 +151,6 @@ al_claimed_released(bool committed)
 	al_claimed_forget();
 }
 
-/* A subtransaction rolls back; its locks will be released next. */
 void
 al_claimed_subabort(int level)
 {
@@ -289,7 +283,6 @@ al_claimed_add(uint64 hash, bool is_pin)
 		key->changes++;
 }
 
-/* Note that a claim was given back, at the level at which it was taken. */
 void
 al_claimed_remove(uint64 hash, bool is_pin)
 {
@@ -347,7 +340,7 @@ al_claimed_has_freed(uint64 hash)
 	return freed > 0;
 }
 
-/* The number of keys that this transaction has claimed, tickets included */
+/* The number of claimed keys, tickets included */
 int
 al_claimed_count(void)
 {
@@ -356,9 +349,8 @@ al_claimed_count(void)
 
 /*
  * Note that a lease was granted or extended under a claim of this transaction.  Until
- * "held_until" (0: not known) the commit wakes only waiters of this owner, and those that
- * would look too late by themselves.  For a share that counts only if it was the only change:
- * another one may have freed a seat.
+ * "held_until" (0: not known) the commit wakes only waiters of this owner, and those due later.
+ * For a share that counts only if it was the only change: another one may have freed a seat.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
@@ -383,10 +375,7 @@ al_claimed_pins(uint64 hash)
 	return key ? key->pins : NULL;
 }
 
-/*
- * Note that a holding was pinned under a claim of this transaction.  Waiters that
- * look again before "held_until" need not be woken when the pin ends.
- */
+/* Note a pin.  Waiters that look again before "held_until" need not be woken at its end. */
 void
 al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 {
@@ -401,9 +390,8 @@ al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 }
 
 /*
- * This number changes whenever this transaction changes a holding or rolls back to a
- * savepoint, and when it ends.  While the number is the same, an earlier look at a
- * holding under a claim or pin of this transaction is still true.
+ * This number changes whenever this transaction changes a holding, rolls back to a savepoint, or
+ * ends.  Until then, an earlier look at a holding under its claim or pin is still true.
  */
 uint64
 al_claimed_changes(void)
@@ -418,8 +406,8 @@ al_claimed_changed(void)
 }
 
 /*
- * Note the location of a row that was written.  It becomes a hint at commit: before that,
- * the hint would lead others to a version that they do not see.
+ * Note the location of a row that was written.  It becomes a hint at commit: before, it would
+ * lead others to a version that they do not see.
  */
 void
 al_claimed_written(uint64 hash, int32 slot, ItemPointer row)

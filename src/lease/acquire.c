@@ -124,9 +124,9 @@ is_upgrade(const AlAttempt *attempt)
 }
 
 /*
- * Attempt and sleep in turns, until the key is granted or finally refused, or the request has
- * become an upgrade, or is no longer one, so that the caller must queue anew.  While several
- * sessions of one owner wait to upgrade, each tries at every look to get the upgrade claim.
+ * Attempt and sleep in turns, until the key is granted or finally refused, or the caller must
+ * queue anew: the request has become an upgrade, or is no longer one.  While several sessions of
+ * one owner wait to upgrade, each tries at every look to get the upgrade claim.
  */
 static void
 attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
@@ -177,9 +177,9 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 }
 
 /*
- * The number that orders a waiter among tickets: that of the owner's valid ticket, else a new
- * one, above those of all tickets so far; or 0 where no valid ticket is seen.  Others may join
- * the queue before us and have drawn a higher number.
+ * The number that orders a waiter among tickets: that of the owner's valid ticket; else a new
+ * one, above those of all tickets so far; or 0 where no valid ticket is seen.  Waiters may join
+ * in another order than their numbers, which are drawn before.
  */
 static int64
 arrival_of(const AlAttempt *attempt, bool *has_ticket)
@@ -236,8 +236,8 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 
 /*
  * Try to get a key until request->wait microseconds after "start", of al_monotonic_now().
- * Outcomes: those of al_attempt(); if the request waits, also AL_TIMEOUT, and AL_DEADLOCK,
- * which a second upgrade gets without sleeping.
+ * Outcomes: those of al_attempt(); if the request waits, also AL_TIMEOUT, and AL_DEADLOCK, which
+ * a second upgrade gets without sleeping.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
@@ -279,10 +279,7 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 		al_attempt_count_refusal(attempt->key, attempt->result);
 }
 
-/*
- * Acquire, renew or convert a key, and count a refusal.  Outcomes: those of attempt_since();
- * of a convert, also AL_FORCED.
- */
+/* Acquire, renew or convert a key, and count a refusal.  Outcomes: of attempt_since(); AL_FORCED */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
@@ -325,7 +322,6 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 	return refused;
 }
 
-/* Write the grants of a set whose keys are all claimed, or raise an error */
 static void
 grant_set(Relation rel, AlAttempt *attempts, int count)
 {
@@ -353,10 +349,9 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 }
 
 /*
- * Acquire all keys of a set, or none.  The keys are sorted.  "requests" has the exclusive and
- * the shared request, with the same owner and wait; "is_shared" has the mode of each key.  The
- * wait is for the whole set.  Returns -1 if all are granted; otherwise the index of the
- * refused key, and only that key's result is valid.
+ * Acquire all keys of a set, which are sorted, or none.  "requests" has the exclusive and the
+ * shared request, with the same owner and a wait for the whole set; "is_shared" has the modes.
+ * Returns -1 if all are granted; otherwise the index of the refused key, the only valid result.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
@@ -453,8 +448,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 
 /*
  * End the holding with a fencing token, and grant its mode of the key to an owner.  Returns a
- * list as al_lease_steal() does.  Outcomes: AL_ACQUIRED; AL_CHANGED, AL_IN_TRANSACTION;
- * AL_HELD_BY_OWNER, where the owner already holds the key.
+ * list as al_lease_steal() does.  Outcomes also: AL_CHANGED, AL_HELD_BY_OWNER.
  */
 List *
 al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 token,

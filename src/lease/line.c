@@ -100,8 +100,8 @@ al_line_check_offer(const AlKey *key)
 }
 
 /*
- * This transaction has given up a ticket.  If the key is free, a waiter may sleep only because
- * of that ticket.  No claim need end that would wake the waiter: al_line_released() does.
+ * This transaction has given up a ticket.  If the key is free, a waiter may sleep only because of
+ * that, and no claim need end that would wake the waiter: al_line_released() does.
  */
 void
 al_line_ticket_given_up(const AlKey *key)
@@ -172,9 +172,9 @@ is_key_free(Relation rel, const AlKey *key)
 }
 
 /*
- * Offer a key to its first ticket, if the key is free and no waiter came before; and end a
- * ticket that did not use its offer.  A waiter that came first is woken when the commit gives
- * back the claim.  A sweep that finds the key claimed leaves the offer to the next sweep.
+ * Offer a key to its first ticket, if the key is free and no waiter came before; and end a ticket
+ * that did not use its offer.  The end of the claim wakes a waiter that came first.  A sweep that
+ * finds the key claimed leaves the offer to the next sweep.
  */
 static void
 offer(Relation rel, const AlKey *key, bool is_swept)

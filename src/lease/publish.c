@@ -82,10 +82,7 @@ al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	}
 }
 
-/*
- * A transaction is about to commit or to be prepared: publish the end of its holdings without
- * a row, offer the keys that it has freed, and send events.
- */
+/* Before a commit or PREPARE: publish ends of holdings without a row, make offers, send events */
 void
 al_publish_commit(bool is_prepared)
 {

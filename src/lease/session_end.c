@@ -196,7 +196,7 @@ end_some(Relation rel, int max_keys)
 	}
 }
 
-/* Runs after at_exit(), even if that has failed: note that holdings are left */
+/* Runs after at_exit(), even if that has failed */
 static void
 after_exit(int code, Datum arg)
 {

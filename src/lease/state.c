@@ -5,25 +5,19 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: look, claim, look again.  Each verb works in these steps.
+ * Model: each verb looks at the rows of the key without a lock, returns if they show that the
+ * call must be refused, claims the key, looks again, and then writes or drops the claim.  Until
+ * our transaction ends, no other can change the rows that the second look has seen, except that a
+ * pin lets extensions pass; only the clock moves.
  *
- *	1.	Look at the rows of the key without a lock.  If they show that the call must be
- *		refused, return.
- *	2.	Claim the key.
- *	3.	Look again.  Until our transaction ends, no other can change these rows, except that
- *		a pin lets extensions pass; only the clock moves.  If they refuse the caller, drop
- *		the claim.
- *	4.	Write.
+ * If an owner has only ended rows, the one with the highest fencing token tells whether the last
+ * holding was released or expired, until another grant takes that row.  A forced end removes the
+ * owner from the row, so al_check_forced() looks for it in lock_audit; it counts if its token is
+ * not lower.
  *
- * If an owner has only ended rows, the one with the highest fencing token tells whether the
- * last holding was released or expired, until another grant takes that row.  A forced end
- * removes the owner from the row, so al_check_forced() looks for it in lock_audit; it counts
- * if its token is not lower.
- *
- * Locking rules: claim/claim.c says which claims conflict.  Release, extend, transfer and pin
- * wait for claims; acquire and convert (lease/attempt.c) only try.  To write, the caller has
- * app_lock open with RowExclusiveLock, and has checked that the transaction may write.
- * AccessShareLock is enough to read or pin.
+ * Locking rules: claim/claim.c says which claims conflict, and which verbs wait for claims.  To
+ * write, the caller has app_lock open with RowExclusiveLock, and has checked that the transaction
+ * may write.  AccessShareLock is enough to read or pin.
  *
  *-------------------------------------------------------------------------
  */
@@ -69,9 +63,8 @@ al_refusal(const AlResult *result)
 }
 
 /*
- * Note, for the commit, that the row of a granted or extended holding is written: the commit
- * is to be durable, and need not wake waiters that look again before the holding ends.
- * "lets_in": the holding may now let in waiters that it kept out, so wake them.
+ * Note, for the commit, that a granted or extended holding is written: it is to be durable, and
+ * need not wake waiters due before the end, unless the holding "lets_in" some that it kept out.
  */
 void
 al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
@@ -83,8 +76,8 @@ al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding
 }
 
 /*
- * Has this transaction written or pinned this row?  If so, nobody else has had the key since.
- * False for a row that was ended by force, which has no owner.
+ * Has this transaction written or pinned this row, so that nobody else has had the key since?
+ * False for a row without an owner, which was ended by force.
  */
 bool
 al_wrote_or_pinned(const AlKey *key, const AlHolding *row)
@@ -171,9 +164,9 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 }
 
 /*
- * Look at the rows of a key under one snapshot, and at the holdings of this transaction.
- * Without a claim, only this look can show that an owner does not hold the key: separate
- * looks at two rows miss a holding that moves from the second row to the first in between.
+ * Look at the rows of a key under one snapshot, and at the holdings of this transaction.  Without
+ * a claim, only this can show that an owner does not hold the key: separate looks at two rows
+ * miss a holding that moves from the second row to the first in between.
  */
 void
 al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
@@ -214,11 +207,10 @@ has_become_row(const AlHolding *held, List *holdings)
 }
 
 /*
- * The live holdings of a key as of *now, including those of other transactions: a list of
- * AlHolding *, with all those of "owner", unless NULL.  *more: the number of live ones that
- * "look" leaves out of the list.  A live exclusive lease is looked for first, since it
- * excludes other owners.  Then transactions come before rows: if one ends in between, its
- * outcome is in the rows.
+ * The live holdings of a key as of *now, including those of other transactions: AlHolding *, with
+ * all those of "owner", unless NULL.  *more: the number of live ones left out.  A live exclusive
+ * lease, which excludes other owners, is looked for first.  Then transactions come before rows:
+ * if one ends in between, its outcome is in the rows.
  */
 List *
 al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
@@ -273,9 +265,8 @@ al_key_closed_until(Relation rel, const AlKey *key)
 }
 
 /*
- * The holdings with rows, of other owners, that keep a waiter from the key: a list of
- * AlHolding *.  Shared ones are not among them if the waiter, and each one before it, wants
- * to share without a limit.
+ * The holdings with rows, of other owners, that keep a waiter from the key: AlHolding *.  Not
+ * shared ones, if the waiter and each one before it want to share without a limit.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
@@ -548,13 +539,12 @@ claim_own(AlOwnClaim *ask)
 }
 
 /*
- * Claim the key if the owner holds it.  Returns the holding, with the outcome AL_RELEASED,
- * which the caller replaces.  Until our transaction ends, no other can end the holding, nor
- * extend it, unless the mode is AL_CLAIM_PIN.  Or returns NULL, with the reason as the
- * outcome, and keeps no claim.  A holding of this transaction needs no claim.  Waits for
- * unfinished transactions, also for the owner's in other sessions.  Outcomes besides those of
- * al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION, where a transaction of an unknown owner holds
- * the key.  Raises the errors of al_claim().
+ * Claim the key if the owner holds it.  Returns the holding, with the outcome AL_RELEASED, which
+ * the caller replaces; until our transaction ends, no other can end it, nor extend it unless the
+ * mode is AL_CLAIM_PIN.  Or returns NULL, with the reason as the outcome, and keeps no claim.  A
+ * holding of this transaction needs no claim.  Waits for unfinished transactions.  Outcomes
+ * besides those of al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION, where a transaction of an
+ * unknown owner holds the key.  Raises the errors of al_claim().
  */
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
@@ -568,10 +558,10 @@ al_claim_own(AlOwnClaim *ask)
 }
 
 /*
- * If another transaction has written a row of this owner that is not committed, because it
- * acquires or releases the key, wait until it ends.  False, without waiting: there is no such
- * row; its token is *waited, so it was waited for before; or its transaction is prepared, and
- * our client may be the one to send COMMIT PREPARED.  Raises the errors of al_claim().
+ * If another transaction has written an uncommitted row of this owner, wait until it ends.
+ * False, without waiting: there is none; it was waited for before (token *waited); or it is
+ * prepared, and our client may be the one to send COMMIT PREPARED.  Raises the errors of
+ * al_claim().
  */
 bool
 al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
@@ -590,7 +580,7 @@ al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited
 
 /*
  * Write a holding over its row.  False, and nothing is written: it is shared, and its row was
- * changed or locked since it was read.  Probably another sharer takes the row after its expiry.
+ * changed or locked since, probably by a sharer that takes the expired row.
  */
 bool
 al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding)

@@ -196,10 +196,9 @@ next_waiter(int slot, uint64 hash)
 		 i = next_waiter(queue->slots[i].next, hash))
 
 /*
- * Put a slot into its bucket.  An upgrade goes to the front, even before an earlier upgrade.
- * A waiter whose owner has a ticket goes before the first waiter for its key with a higher
- * "arrival", upgrades aside.  Any other goes to the end, even if its "arrival" is lower than
- * that of the last.
+ * Put a slot into its bucket.  An upgrade goes to the front, even before an earlier one.  A
+ * waiter with a ticket goes before the first waiter for its key with a higher "arrival", upgrades
+ * aside.  Any other goes to the end, even if its "arrival" is lower than that of the last.
  */
 static void
 link_slot(Slot *slot)
@@ -230,7 +229,6 @@ link_slot(Slot *slot)
 	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
 }
 
-/* Take a slot out of its bucket, and clear the owner */
 static void
 unlink_slot(Slot *slot)
 {
@@ -270,10 +268,9 @@ wake_owner(uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first waiter for a hash that is not passed over, and those that are on the way to
- * it.  If it is open, also wake the open waiters after it, up to the first that is not.  Let
- * a waiter sleep on if it is due by "held_until", of al_monotonic_now(), and no claim is in
- * its way.
+ * Wake the first waiter for a hash that is not passed over, and those before it.  If it is open,
+ * also wake the open waiters after it, up to the first that is not.  Let a waiter sleep on if it
+ * is due by "held_until", of al_monotonic_now(), and no claim is in its way.
  */
 static void
 wake_first(uint64 hash, int64 held_until)
@@ -360,7 +357,6 @@ al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy whole characters, and fill the rest of "size" bytes with zeros. */
 static void
 clip(char *to, int size, AlString from)
 {
@@ -371,9 +367,8 @@ clip(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, if there is a queue.  "arrival" is the number of the owner's
- * ticket, a number above those of all tickets, or 0 where there are no tickets.  See
- * link_slot() for the position.
+ * Join the queue for a key, if there is a queue.  "arrival": the number of the owner's ticket,
+ * one above those of all tickets, or 0 where there are none.  See link_slot() for the position.
  */
 void
 al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
@@ -520,10 +515,7 @@ al_waiters_look(void)
 	LWLockRelease(&queue->lock);
 }
 
-/*
- * Raise if the client is gone, whatever client_connection_check_interval says.  Such
- * a client must neither be granted a lock nor keep its position in the queue.
- */
+/* Raise if the client is gone, whatever client_connection_check_interval says */
 static void
 check_client(void)
 {
@@ -597,10 +589,9 @@ al_waiters_arrival(void)
 }
 
 /*
- * Does a waiter that is not passed over come before the caller?  For a caller in the queue:
- * one at an earlier position.  Otherwise: one whose number is at most "arrival"
- * (PG_INT64_MAX: any waiter).  Open waiters do not count for an open caller.  If so, *first
- * is set to that waiter's label, unless "first" is NULL.
+ * Does a waiter that is not passed over come before the caller?  If the caller is in the queue:
+ * one at an earlier position.  Otherwise: one whose number is at most "arrival" (PG_INT64_MAX:
+ * any).  Open waiters do not count for an open caller.  *first is set to its label, unless NULL.
  */
 bool
 al_waiters_precede(const AlKey *key, bool caller_is_open, int64 arrival, char **first)

@@ -12,10 +12,7 @@
 
 #define AL_WAITER_HOLDER_BYTES	64
 
-/*
- * A waiter, with the whole key and owner: hashes only lead to waiters and decide
- * nothing.  A longer label is cut between characters.
- */
+/* A waiter, with the whole key and owner, since hashes decide nothing; a longer label is cut */
 typedef struct AlWaiter
 {
 	uint64		id;				/* of this wait, never reused; 0: not waiting */
