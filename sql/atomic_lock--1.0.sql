@@ -126,7 +126,7 @@ COMMENT ON TABLE app_lock IS 'holdings of locks, one row each; a lease is live w
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN app_lock.expires_at IS 'when the lease expires; after a release, when it was released';
-COMMENT ON COLUMN app_lock.ttl_us IS 'last requested length of the lease, in microseconds, which lock_extend repeats; 0: none';
+COMMENT ON COLUMN app_lock.ttl_us IS 'length that a ttl or a default last gave the lease, in microseconds; lock_extend without ttl repeats it; 0: none';
 COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, greater for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
@@ -570,7 +570,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_release(text, text) IS
-'like lock_release, but returns released, not_found, not_owner, already_released, expired or forced';
+'like lock_release, but returns released, not_found, not_owner, already_released, expired or forced; raises 55P03 if a transaction holds the key, and it is not known for whom';
 
 CREATE FUNCTION lock_release_all(owner text DEFAULT NULL)
 RETURNS bigint
@@ -602,7 +602,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_extend'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_extend(text, text, interval) IS
-'like lock_extend, but returns null instead of raising an error for the state of the lock';
+'like lock_extend, but returns null instead of raising an error for the state of the lock, except 55P03 if a transaction holds the key, and it is not known for whom';
 
 CREATE FUNCTION lock_extend_all(owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS bigint

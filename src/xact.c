@@ -56,7 +56,7 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 	al_sweep_over();
 	al_claimed_released(isCommit);
 	al_line_released(isCommit);
-	if (al_line_take_missed())
+	if (al_line_pop_missed())
 	{
 		AL_TEST_POINT("missed");
 		al_launcher_tell_missed();

@@ -45,10 +45,9 @@ atomic_lock_begin_script(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_repeat_access().  PostgreSQL takes grants by the script of an extension for a
- * part of the extension: pg_dump leaves them out, and from version 17 on they keep the
- * role from being dropped.  These grants are an administrator's, so they are made as if no
- * script were running.
+ * app_lock_repeat_access().  PostgreSQL takes grants by a script for a part of the extension:
+ * pg_dump leaves them out, and from version 17 on they keep the role from being dropped.  So
+ * these grants are made as if no script were running.
  */
 Datum
 atomic_lock_repeat_access(PG_FUNCTION_ARGS)

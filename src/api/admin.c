@@ -29,10 +29,7 @@
 #include "table/audit.h"
 #include "table/catalog.h"
 
-/*
- * End all holdings of a key; or with a fencing token, the holding of that grant.
- * Arguments: key, reason, fencing token or NULL.
- */
+/* Arguments: key, reason, fencing token of the one holding to end (NULL: end all) */
 static AlOutcome
 force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 {

@@ -50,7 +50,6 @@ al_database_name(Oid oid)
 	return name;
 }
 
-/* The word for the outcome of a verb */
 const char *
 al_status_word(const AlResult *result)
 {
@@ -91,24 +90,18 @@ enum
 	EXPIRES_AT, WAITED, HOLDER, TTL_REMAINING, HOLDERS, MAX_HOLDERS
 };
 
-/*
- * Does the result have a holding to show?  Not if a waiter is in the way; and if a claim
- * is in the way, only if its holder is known.
- */
+/* Is there a holding to show?  Not for a waiter; for a claim only if its holder is known. */
 static bool
 has_holding(const AlResult *result)
 {
-	AlOutcome	outcome = al_obstacle(result);
+	AlOutcome	outcome = al_refusal(result);
 
 	if (outcome == AL_CLAIMED)
 		return result->holding.holder != NULL;
 	return outcome != AL_QUEUED && outcome != AL_IN_TRANSACTION && outcome != AL_NOT_FOUND;
 }
 
-/*
- * The columns of a lock_grant: the granted holding, or the holding in the way without its
- * owner.
- */
+/* The columns of a lock_grant: the granted holding, or the one in the way without its owner */
 void
 al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 			 Datum *values, bool *nulls)
@@ -116,7 +109,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	static text *granted[AL_REACQUIRED + 1];
 	static Interval no_wait;
 	const AlHolding *holding = &result->holding;
-	AlOutcome	obstacle = al_obstacle(result);
+	AlOutcome	obstacle = al_refusal(result);
 	bool		acquired = al_is_granted(result);
 
 	Assert(!acquired || (owner->name.len > 0 && holding->fencing_token != 0));
@@ -164,8 +157,8 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 }
 
 /*
- * A row of the composite type that the function returns.  get_call_result_type() would
- * copy the descriptor of the type, which takes as long as making the row.
+ * A row of the composite type that the function returns.  get_call_result_type() would copy its
+ * descriptor, which takes as long as making the row.
  */
 Datum
 al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)

@@ -5,12 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: each function takes the number of an argument and returns a valid value, or
- * raises: 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
- * database, 22023 for any other invalid value.  An owner is a secret, so no message
- * shows one.
- *
- * Locking: none.
+ * Model: each function takes the number of an argument and returns its value, or raises:
+ * 22004 for a NULL, 22021 for a text that is invalid in the encoding of the database, 22023
+ * for any other invalid value.  lease/terms.c has the limits of durations, since policies set
+ * them.  An owner is a secret, so no message shows one.
  *
  *-------------------------------------------------------------------------
  */
@@ -110,7 +108,6 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-/* A path and its separator, which are two arguments */
 void
 al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
 {
@@ -124,7 +121,6 @@ al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *pat
 	al_path_split(name, al_check_separator(al_string(PG_GETARG_TEXT_PP(separator_argno))), path);
 }
 
-/* The keys of a path, sorted by their bytes */
 AlKey *
 al_path_keys(const AlPath *path)
 {
@@ -135,7 +131,7 @@ al_path_keys(const AlPath *path)
 	return keys;
 }
 
-/* The owner from the argument or from atomic_lock.owner; false if both are missing */
+/* The owner argument, or for NULL atomic_lock.owner; false if that is not set either */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -149,7 +145,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	return true;
 }
 
-/* The owner argument, or atomic_lock.owner; raises 22004 if both are missing */
+/* The owner argument, or for NULL atomic_lock.owner */
 void
 al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -160,7 +156,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire returned, or set atomic_lock.owner.")));
 }
 
-/* An owner argument; the setting is no default for it */
+/* The new_owner argument, which does not default to atomic_lock.owner */
 void
 al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -169,10 +165,7 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	(void) named_owner(fcinfo, argno, owner);
 }
 
-/*
- * The owner argument, or atomic_lock.owner, or an owner to be generated at the grant:
- * random bytes are expensive, and a refusal needs none.
- */
+/* As al_owner_arg(); or a new owner, generated at the grant: a refusal needs no random bytes */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -183,9 +176,8 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The length of an interval in microseconds, with days of 24 hours.  PG_INT64_MAX, which
- * is above every limit, if it does not fit, or has months or years, whose length depends
- * on the calendar.  An infinite interval has months too.
+ * The microseconds of an interval, with days of 24 hours.  PG_INT64_MAX, above every limit, if
+ * they do not fit, or there are months (an infinite interval has, too).
  */
 static int64
 interval_length(const Interval *interval)
@@ -199,21 +191,21 @@ interval_length(const Interval *interval)
 	return length == AL_NO_TTL ? length + 1 : length;
 }
 
-/* The ttl argument in microseconds, which lease/terms.c checks; AL_NO_TTL for NULL */
+/* The ttl argument in microseconds, unchecked; AL_NO_TTL for NULL */
 int64
 al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 {
 	return PG_ARGISNULL(argno) ? AL_NO_TTL : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The wait argument in microseconds, which lease/terms.c checks; AL_LONGEST_WAIT for NULL */
+/* The wait argument in microseconds, unchecked; AL_LONGEST_WAIT for NULL */
 int64
 al_wait_arg(FunctionCallInfo fcinfo, int argno)
 {
 	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The index of a word in a NULL-terminated list of words */
+/* The index of a word in "words", which ends with NULL.  Raises 22023 and shows the "list". */
 static int
 word_of(AlString given, const char *what, const char *const *words, const char *list)
 {
@@ -262,8 +254,8 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * The modes argument, which has a mode for each element of the array of keys: for each key
- * that al_keys_arg() has returned, is it to be shared?  NULL: "is_shared" for all keys.
+ * The modes argument: for each key that al_keys_arg() has returned, is it to be shared?  The
+ * array has a mode for each element of the argument with the keys.  NULL: "is_shared" for all.
  */
 bool *
 al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
@@ -348,7 +340,6 @@ al_word_text(text **kept, const char *word)
 	return *kept;
 }
 
-/* The name of a mode, as text that must not be changed or freed */
 text *
 al_mode_text(bool is_shared)
 {
@@ -395,7 +386,6 @@ al_holder_default(void)
 	return cstring_to_text(al_role_name(GetUserId()));
 }
 
-/* The reason argument, for the audit */
 text *
 al_reason_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -405,7 +395,6 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
-/* The message argument, or NULL */
 text *
 al_message_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -430,7 +419,6 @@ check_json(Jsonb *json, const char *what)
 	}
 }
 
-/* The meta argument, or NULL */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
 {

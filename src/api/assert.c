@@ -23,8 +23,8 @@
 #include "table/catalog.h"
 
 /*
- * lock_assert(key, owner): the fencing token; raises LK006 if the owner does not hold the
- * key, LK005 if it holds the key by another grant than the session presents
+ * lock_assert(key, owner): the fencing token; LK006 if the owner does not hold the key, LK005 if
+ * the session presents another grant
  */
 AL_FUNCTION(atomic_lock_assert)
 {
@@ -45,8 +45,8 @@ AL_FUNCTION(atomic_lock_assert)
 }
 
 /*
- * lock_assert_fence(key, fencing_token, owner): void, or raises LK005.  A pin makes others
- * wait, so it needs the owner as a proof: applications pass tokens on.
+ * lock_assert_fence(key, fencing_token, owner): void, or LK005.  A pin makes others wait, so it
+ * needs the owner as a proof: applications pass tokens on.
  */
 AL_FUNCTION(atomic_lock_assert_fence)
 {

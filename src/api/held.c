@@ -56,8 +56,8 @@ compare_owned(const ListCell *a, const ListCell *b)
 }
 
 /*
- * The holdings of an owner that are not released: its rows, and its share of a list of
- * transactions' holdings.  Returns AlOwned * in the order of keys; a key can occur twice.
+ * The holdings of an owner that are not released: its rows, and its share of "transactions", as
+ * AlOwned * in the order of keys; a key can occur twice.
  */
 List *
 al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
@@ -121,10 +121,7 @@ put_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expire
 	values[ttl_remaining] = al_interval_datum(end - now);
 }
 
-/*
- * lock_held(owner): a row for each key that the owner holds.  Holdings of transactions are
- * read before rows, since one of them may become a row in between.
- */
+/* lock_held(owner): a row for each key.  Transactions come before rows: one may become a row. */
 AL_FUNCTION(atomic_lock_held)
 {
 	enum

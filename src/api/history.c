@@ -39,8 +39,8 @@
 #define COLUMN(column) (Anum_lock_history_##column - 1)
 
 /*
- * Fill in an end that lock_history does not have.  False if the grant ends before "at",
- * which may be in the future, or if its end is unknown because it was not recorded.
+ * Fill in an end that lock_history does not have.  False: the grant ends before "at", which may
+ * be in the future, or its end was not recorded.
  */
 static bool
 add_end(const AlRows *rows, TimestampTz now, TimestampTz at, Datum *values, bool *nulls)

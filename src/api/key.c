@@ -10,8 +10,6 @@
  * parts are text, or parameters and literals of unknown type.  The other one takes "any";
  * if it were the only one, PostgreSQL would refuse a parameter of unknown type.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -108,10 +106,7 @@ atomic_lock_path(PG_FUNCTION_ARGS)
 	PG_RETURN_ARRAYTYPE_P(construct_array(keys, path.count, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
-/*
- * lock_partition(key, partitions): for routers, so the key may have any length and belong
- * to any server
- */
+/* lock_partition(key, partitions): for routers, so the key may be of any length and server */
 Datum
 atomic_lock_partition(PG_FUNCTION_ARGS)
 {

@@ -47,13 +47,14 @@
 #include "table/catalog.h"
 #include "table/owner_rows.h"
 
+/* Close app_lock, and keep its lock to the end of the transaction if that "wrote" */
 static void
 close_app_lock(Relation rel, bool wrote)
 {
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The common arguments of functions that acquire: from ttl to meta; paths have no mode */
+/* The arguments that all functions that acquire have: from ttl to meta, for paths without mode */
 static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, bool has_mode, AlAcquire *request)
 {
@@ -70,7 +71,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, bool has_mode, AlAcqu
 	request->holder = al_holder_arg(fcinfo, wait_argno + 1);
 	request->default_holder = al_holder_default;
 	request->meta = al_meta_arg(fcinfo, wait_argno + 2);
-	/* Code that runs for another role must leave no lock in that role's session. */
+	/* The code of a table's owner, as in REINDEX, must leave no lock in the session that runs it. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -119,8 +120,8 @@ AL_FUNCTION(atomic_lock_try_acquire)
 }
 
 /*
- * Acquire a set; arguments as in al_lease_acquire_all().  Returns a lock_grant for each key;
- * or if the set is refused, one for the refused key.
+ * Acquire a set; arguments as in al_lease_acquire_all().  Returns a row for each key, or if
+ * the set is refused, only the row of the refused key.
  */
 static Datum
 acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
@@ -149,7 +150,7 @@ acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
 	return (Datum) 0;
 }
 
-/* Make an exclusive and a shared request of the first one */
+/* Make an exclusive and a shared request of the first */
 static void
 split_request(AlAcquire *requests)
 {
@@ -192,7 +193,7 @@ AL_FUNCTION(atomic_lock_try_acquire_all)
 
 /*
  * lock_[try_]acquire_path(path, ttl, owner, wait, holder, meta, separator): the folders are
- * shared and the path is exclusive; all leases have the same length
+ * shared and the last key is exclusive; all leases have the same length
  */
 static Datum
 acquire_path(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -230,7 +231,7 @@ AL_FUNCTION(atomic_lock_try_acquire_path)
 	return acquire_path(fcinfo, "lock_try_acquire_path()", false);
 }
 
-/* lock_[try_]convert(key, owner, mode, wait): the holding in its new mode */
+/* lock_[try_]convert(key, owner, mode, wait) */
 static Datum
 convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -263,7 +264,7 @@ AL_FUNCTION(atomic_lock_try_convert)
 	return convert(fcinfo, "lock_try_convert()", false);
 }
 
-/* lock_[try_]transfer(key, owner, new_owner, holder, ttl): the new holding */
+/* lock_[try_]transfer(key, owner, new_owner, holder, ttl) */
 static Datum
 transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -302,7 +303,7 @@ AL_FUNCTION(atomic_lock_try_transfer)
 	return transfer(fcinfo, "lock_try_transfer()", false);
 }
 
-/* lock_release(key, owner): true, or raises */
+/* lock_release(key, owner): true; a refusal raises */
 AL_FUNCTION(atomic_lock_release)
 {
 	Relation	rel = al_open_for_writing("lock_release()");
@@ -319,7 +320,7 @@ AL_FUNCTION(atomic_lock_release)
 	PG_RETURN_BOOL(true);
 }
 
-/* lock_try_release(key, owner): the outcome, in a word */
+/* lock_try_release(key, owner): the outcome as a word */
 AL_FUNCTION(atomic_lock_try_release)
 {
 	Relation	rel = al_open_for_writing("lock_try_release()");
@@ -336,7 +337,7 @@ AL_FUNCTION(atomic_lock_try_release)
 	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
-/* lock_release_path(path, owner, separator): the number of released keys, or an error */
+/* lock_release_path(path, owner, separator): the number of released keys; a refusal raises */
 AL_FUNCTION(atomic_lock_release_path)
 {
 	Relation	rel = al_open_for_writing("lock_release_path()");
@@ -358,7 +359,7 @@ AL_FUNCTION(atomic_lock_release_path)
 	PG_RETURN_INT64(released);
 }
 
-/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or returns NULL */
+/* lock_[try_]extend(key, owner, ttl): the new end; a refusal raises, or with "try" returns NULL */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -394,10 +395,9 @@ AL_FUNCTION(atomic_lock_try_extend)
 }
 
 /*
- * Release, extend or transfer all holdings of an owner, for the outcome AL_RELEASED,
- * AL_EXTENDED or AL_ACQUIRED, and return their number.  Keys are taken in order, so that
- * two such calls cannot deadlock.  A holding that the caller may not change, because it
- * was handed over to the owner, stays as it is, with a warning.
+ * Release, extend or transfer all holdings of an owner ("outcome" is AL_RELEASED, AL_EXTENDED
+ * or AL_ACQUIRED), and return their number.  Keys are taken in order, so that two such calls
+ * cannot deadlock.  Keys that policies reserve for other roles are left out, with a warning.
  */
 static int64
 for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
@@ -478,7 +478,7 @@ AL_FUNCTION(atomic_lock_extend_all)
 	PG_RETURN_INT64(count);
 }
 
-/* lock_transfer_all(owner, new_owner, holder): how many leases were handed over */
+/* lock_transfer_all(owner, new_owner, holder): the number of holdings */
 AL_FUNCTION(atomic_lock_transfer_all)
 {
 	Relation	rel = al_open_for_writing("lock_transfer_all()");

@@ -36,10 +36,7 @@
 
 #define LONGEST		(100 * 365 * USECS_PER_DAY)
 
-/*
- * The parts, in the order of the arguments of lock_set_policy() after the prefix, and of
- * the columns of lock_policy()
- */
+/* The parts, in the order of the arguments of lock_set_policy() and the columns of lock_policy() */
 static const struct
 {
 	const char *name;

@@ -11,8 +11,6 @@
  * violation.  So this trigger, which fires in replication only, makes the workers of
  * logical replication skip these rows.  Our own code writes rows without triggers.
  *
- * Locking rules: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -238,7 +238,7 @@ static void
 fill_free(const AlKey *key, int queued, Datum *values, bool *nulls)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	TimestampTz closed_until = al_closed_until_all(rel, key);
+	TimestampTz closed_until = al_key_closed_until(rel, key);
 
 	table_close(rel, AccessShareLock);
 	memset(nulls, true, COLUMNS * sizeof(bool));

@@ -119,7 +119,6 @@ enum
 	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
 };
 
-/* Does the background sweep run, but leave this database out? */
 static bool
 is_left_out(Oid database)
 {
@@ -151,7 +150,6 @@ describe_database(const AlDatabase *database, const char **hint)
 	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
 }
 
-/* Add a row for a database, unless it was never swept or was dropped */
 static void
 put_database(ReturnSetInfo *rsinfo, const AlDatabase *database)
 {
@@ -176,8 +174,8 @@ put_database(ReturnSetInfo *rsinfo, const AlDatabase *database)
 }
 
 /*
- * lock_sweeper_status(): a row for the launcher, with null as database, and one for each
- * database that was swept since the server started, or is left out
+ * lock_sweeper_status(): a row for the launcher, with null as database, and one for each database
+ * that was swept since the start, or is left out
  */
 AL_FUNCTION(atomic_lock_sweeper_status)
 {

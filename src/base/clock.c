@@ -5,8 +5,6 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

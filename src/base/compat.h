@@ -197,12 +197,9 @@ al_set_log_min_messages(int level)
 }
 
 /*
- * Are there synchronous standbys to wait for?  The answer is certain only under
- * SyncRepLock.
- *
- * The field in shared memory was a bool before the minor releases of May 2025.  Since
- * then it has two flags; the first says whether the second is valid.  The server may be
- * older or newer than our headers, so look at its version.
+ * Are there synchronous standbys to wait for?  The answer is certain only under SyncRepLock.  The
+ * field was a bool before the minor releases of May 2025.  Since then it has two flags; the first
+ * says whether the second is valid.  The server may be older or newer than our headers.
  */
 static inline bool
 al_standbys_wanted(void)
@@ -238,10 +235,7 @@ al_may_execute(Oid function, Oid role)
 #endif
 }
 
-/*
- * Has the current transaction created the table or replaced its storage?  A rollback
- * would bring the former rows back.
- */
+/* Has this transaction created the table, or replaced storage that a rollback would bring back? */
 static inline bool
 al_has_new_storage(Relation rel)
 {
@@ -255,7 +249,6 @@ al_has_new_storage(Relation rel)
 		first != InvalidSubTransactionId;
 }
 
-/* All settings, including placeholders of libraries that are not loaded */
 static inline struct config_generic **
 al_all_settings(int *count)
 {
@@ -278,8 +271,8 @@ al_is_table_owner(Oid relid)
 }
 
 /*
- * The process that runs a transaction, or NULL.  A prepared transaction keeps the
- * virtual id of the backend that prepared it; that backend may run another one by now.
+ * The process that runs a transaction, or NULL.  A prepared transaction keeps the virtual id of
+ * the backend that prepared it, which may run another one by now.
  */
 static inline PGPROC *
 al_vxid_proc(VirtualTransactionId vxid)
@@ -302,7 +295,6 @@ al_vxid_proc(VirtualTransactionId vxid)
 	return proc;
 }
 
-/* The array with the status entries of all backends */
 static inline PgBackendStatus *
 al_backend_entries(void)
 {
@@ -315,10 +307,9 @@ al_backend_entries(void)
 }
 
 /*
- * When the server became writable, as far as a process without our shared memory knows.
- * Before 17 the answer is never too early and rarely more than a little late.  From 17
- * on it is too early on a promoted standby; there, only a process that has not attached,
- * and so has no claim, calls this.
+ * When the server became writable, as far as a process without our shared memory knows.  Before
+ * 17 never too early and rarely more than a little late.  From 17 on too early on a promoted
+ * standby, but there, only a process that has no claim calls this.
  */
 static inline TimestampTz
 al_writable_since(void)
@@ -333,7 +324,6 @@ al_writable_since(void)
 /* libpq/libpq.h declares this, but needs headers that are often not installed. */
 extern bool pq_check_connection(void);
 
-/* The number of our PGPROC, from 0 */
 static inline int
 al_my_proc_number(void)
 {
@@ -345,7 +335,6 @@ al_my_proc_number(void)
 #endif
 }
 
-/* The wait event of a waiter in pg_stat_activity */
 static inline uint32
 al_wait_event(void)
 {

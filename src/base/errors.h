@@ -24,18 +24,15 @@
 #define ERRCODE_LOCK_WRONG_PARTITION		MAKE_SQLSTATE('L','K','0','1','0')
 #define ERRCODE_LOCK_CHANGED				MAKE_SQLSTATE('L','K','0','1','1')
 
-/*
- * Every message of ours uses this, because the statement and the context that the server
- * would log may contain owners.
- */
+/* Every message of ours uses this: the statement and the context in the log may contain owners. */
 #define al_hide_owners() (errhidestmt(true), errhidecontext(true))
 
 /* Every error of ours uses this in place of errcode(). */
 #define al_errcode(sqlstate) (errcode(sqlstate), al_hide_owners())
 
 /*
- * A debug message.  It names a key only where the caller has named that key, since a client
- * that sets client_min_messages sees it, too, and a guard may hide its key.
+ * A debug message.  It names a key only where the caller has named that key: a client that sets
+ * client_min_messages sees it too, and a guard may hide its key.
  */
 #define al_trace(level, ...) \
 	ereport(level, (al_hide_owners(), errmsg_internal(__VA_ARGS__)))

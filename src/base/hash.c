@@ -5,24 +5,22 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: claims are heavyweight locks, their tags hold 64 bits of hash, and every role
- * can read the tags in pg_locks.  A role that could compute a hash, or derive it from
- * the tags of other keys, could construct a key that makes the users of another key
- * wait.  So the hash is SipHash-2-4: without the secret, known hashes say nothing about
- * the hash of any other text.
+ * Model: claims are heavyweight locks whose tags, which every role can read in pg_locks, hold 64
+ * bits of hash.  A role that could compute a hash could construct a key that makes the users of
+ * another key wait.  So the hash is SipHash-2-4: without the secret, known hashes say nothing
+ * about the hash of any other text.
  *
- * 1. CREATE EXTENSION makes a random secret for the database, and keeps it where SQL
- *    cannot reach it (table/fence.c).  The secret outlives a restart, as claims of
- *    prepared transactions do.
+ * 1. CREATE EXTENSION makes a random secret for the database, and keeps it where SQL cannot reach
+ *    it (table/fence.c).  It outlives a restart, as claims of prepared transactions do.
  * 2. Each purpose (keys, owners, holdings, ...) has a secret derived from that one.
- * 3. The hash of a key has 128 bits.  The first 64, its "hash", are in tags and find the
- *    key.  The others, its "check", are never shown; they help to tell keys apart where
- *    there is no room for their text.
+ * 3. The hash of a key has 128 bits.  The first 64, its "hash", are in tags and find the key.
+ *    The others, its "check", are never shown; they help to tell keys apart where there is no
+ *    room for their text.
  *
- * Locking: the first hash of a session, and the first one after an invalidation of the
- * sequence app_lock_fence, reads the secret under AccessShareLock on that sequence.  A
- * transaction that has a claim, or is about to take one, has a lock on app_lock.  So the
- * extension cannot be dropped and created again, with another secret, under a claim.
+ * Locking: the first hash of a session, and the first one after an invalidation of the sequence
+ * app_lock_fence, reads the secret under AccessShareLock on that sequence.  A transaction that
+ * has a claim, or is about to take one, has a lock on app_lock.  So the extension cannot be
+ * dropped and created again, with another secret, under a claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +47,6 @@ rotate_left(uint64 word, int bits)
 	return word << bits | word >> (64 - bits);
 }
 
-/* SipRound */
 static inline void
 mix(uint64 *v, int rounds)
 {
@@ -80,10 +77,7 @@ read_word(const char *data)
 	return word;
 }
 
-/*
- * SipHash-2-4 with 128 bits of output, by Jean-Philippe Aumasson and Daniel J.
- * Bernstein.  The result is the same on every platform.
- */
+/* SipHash-2-4 with 128 bits of output, by Jean-Philippe Aumasson and Daniel J. Bernstein */
 void
 al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash)
 {
@@ -134,7 +128,7 @@ al_secret_forget(void)
 	times_forgotten++;
 }
 
-/* Counts calls of al_secret_forget(): a hash made at another value may be out of date. */
+/* Counts calls of al_secret_forget(): a hash made at another value may be out of date */
 uint32
 al_secret_version(void)
 {
@@ -142,8 +136,8 @@ al_secret_version(void)
 }
 
 /*
- * The secret for a purpose.  Raises 42704 if the extension is not installed.  A standby
- * may have no secret yet; zeroes serve then, because there are no claims on a standby.
+ * The secret for a purpose.  Raises 42704 if the extension is not installed.  Zeroes on a standby
+ * without a secret, where there are no claims.
  */
 static const AlHash *
 secret_for(AlHashPurpose purpose)
@@ -172,10 +166,7 @@ secret_for(AlHashPurpose purpose)
 	return &secrets[purpose];
 }
 
-/*
- * Hash bytes for a purpose.  The first word is never 0, because 0 means "none"
- * everywhere.  Raises 42704 as secret_for() does.
- */
+/* Hash bytes for a purpose.  The first word is never 0, which means "none".  Raises 42704. */
 void
 al_hash_for(AlHashPurpose purpose, AlString string, AlHash *hash)
 {

@@ -8,8 +8,6 @@
  * Model: lock_key(), guards and lock_fetch() make their keys here, so the same values
  * make the same key everywhere.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -40,8 +38,8 @@ al_key_init(AlKey *key, AlString name)
 }
 
 /*
- * Raise 55000 if the hash of a key has changed.  The extension may have been created
- * again, with another secret, while app_lock was closed.
+ * Raise 55000 if the hash of a key has changed: while app_lock was closed, the extension may have
+ * been created again, with another secret.
  */
 void
 al_key_recheck(const AlKey *key)
@@ -56,7 +54,6 @@ al_key_recheck(const AlKey *key)
 				 errhint("Retry the statement.")));
 }
 
-/* Keys are ordered by their bytes. */
 int
 al_key_compare(const AlKey *a, const AlKey *b)
 {
@@ -64,8 +61,8 @@ al_key_compare(const AlKey *a, const AlKey *b)
 }
 
 /*
- * Raises 22023 for a key that is empty or too long, 22021 for one that is invalid in the
- * encoding of the database, LK010 for one that belongs to another server.
+ * Raises 22023 for a key that is empty or too long, 22021 for one that is invalid in the encoding
+ * of the database, LK010 for one of another server.
  */
 AlString
 al_check_key(AlString name)
@@ -118,10 +115,7 @@ set_for_output(const char *name, const char *value)
 							 true, 0, false);
 }
 
-/*
- * The text of a value, by the output function of its type, under fixed settings: so a
- * value makes the same key in all sessions.
- */
+/* The text of a value, by the output function of its type under fixed settings */
 static char *
 part_text(AlPart *part, Datum value)
 {
@@ -146,10 +140,7 @@ part_text(AlPart *part, Datum value)
 	return text;
 }
 
-/*
- * Append a part, or a piece of one, to a key.  ":" and "\" are escaped, so that different
- * parts never make the same key.
- */
+/* Append a part, or a piece, with ":" and "\" escaped: different parts make different keys */
 void
 al_key_append(StringInfo key, const char *text)
 {
@@ -167,7 +158,6 @@ al_key_append(StringInfo key, const char *text)
 	}
 }
 
-/* Append a value, which is not NULL, as a part of a key */
 void
 al_part_append(AlPart *part, Datum value, StringInfo key)
 {

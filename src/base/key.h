@@ -12,7 +12,6 @@
 
 #include "atomic_lock.h"
 
-/* How values of a type become parts of keys */
 typedef struct AlPart
 {
 	FmgrInfo	output;

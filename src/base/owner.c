@@ -13,8 +13,6 @@
  * where the owner's row was written; all bits are set if the index of owners has the
  * row.  table/owner_rows.c finds rows by the block number.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -31,10 +29,7 @@
 
 #define SEED_INDEX	UINT64CONST(0x61746f6d69636f77)
 
-/*
- * Are these the same owner?  The running time reveals only the length of an owner.  An
- * empty owner equals no owner.
- */
+/* Are these the same owner?  The time reveals only the length.  An empty owner equals no owner. */
 bool
 al_owner_equal(AlString a, AlString b)
 {
@@ -66,10 +61,9 @@ al_owner_is_setting(AlString owner)
 }
 
 /*
- * Copy the owner that the session presents, because user code may change the setting
- * later; false if the setting is empty.  Raises 22021 if the owner is not valid in the
- * encoding of the database: the server checks neither the options of a connection
- * request, nor a role's settings that were made in another database.
+ * Copy the owner that the session presents, because user code may change the setting later; false
+ * if the setting is empty.  Raises 22021 for invalid text: the server checks neither the options
+ * of a connection request, nor a role's settings that were made in another database.
  */
 bool
 al_owner_of_session(AlString *owner)
@@ -117,10 +111,8 @@ index_hash(AlString string)
 }
 
 /*
- * The value of app_lock.owner_hash: the upper half finds all rows of an owner, both
- * halves find those of one key.  The hash has no secret, because another copy of the
- * database may read the rows (logical replication).  It only leads to rows; their owner
- * is compared.
+ * The value of app_lock.owner_hash: the upper half finds all rows of an owner, both halves those
+ * of one key.  It has no secret: another copy of the database may read the rows.
  */
 int64
 al_owner_index_hash(AlString owner, AlString key)
@@ -135,7 +127,6 @@ al_owner_first_hash(AlString owner)
 	return (int64) ((uint64) index_hash(owner) << 32);
 }
 
-/* Fill in an owner that exists already; al_owner_generate() makes a new one */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {
@@ -154,10 +145,7 @@ uuid_checksum(const unsigned char *uuid)
 	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
 }
 
-/*
- * Make an owner for a row in this block, or for a row that the index of owners will have
- * (owner->in_index).
- */
+/* Make an owner for a row in this block, or one for the index of owners (owner->in_index) */
 void
 al_owner_generate(AlOwner *owner, BlockNumber block)
 {
@@ -208,8 +196,8 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 }
 
 /*
- * Could al_owner_generate() have made this owner?  True for each owner that it made, and
- * for one in 65536 other UUIDs.  Sets "block_bits" to the block number in the owner.
+ * Could al_owner_generate() have made this owner?  Also true for one in 65536 other UUIDs.  Sets
+ * "block_bits" to the block number in the owner.
  */
 bool
 al_owner_read_block(AlString owner, uint32 *block_bits)

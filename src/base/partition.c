@@ -14,8 +14,6 @@
  * PostgreSQL compute it.  As in Redis Cluster, only the text in the first braces of a key
  * is hashed, unless it is empty, so the keys of a set can be kept on one server.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -9,8 +9,6 @@
  * of a path begins with the previous one, and the keys are sorted by their bytes.  A
  * backslash escapes the next character, as in the parts of lock_key().
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -22,7 +20,6 @@
 #include "base/path.h"
 #include "base/str.h"
 
-/* Return a valid separator; raise 22023 or 22021 for an invalid one */
 AlString
 al_check_separator(AlString separator)
 {
@@ -49,10 +46,7 @@ add_part(AlPath *path, int start, int end, int key_end)
 	path->ends[path->count++] = key_end;
 }
 
-/*
- * Split a path, which is valid text and not empty.  A separator at its beginning belongs to
- * the first part.  Raises 22023; the message does not show the path.
- */
+/* Split a valid path.  A separator at its beginning belongs to the first part.  Raises 22023. */
 void
 al_path_split(AlString name, AlString separator, AlPath *path)
 {

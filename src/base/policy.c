@@ -5,19 +5,18 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: several policies may have a prefix of the same key.  Each part (max_ttl,
- * history, ...) is decided by itself: by the policy with the longest prefix that sets
- * this part, or else by a setting.  The other layers ask here for one part of one key,
- * and do not read settings that a policy can replace.
+ * Model: several policies may have a prefix of the same key.  Each part (max_ttl, history, ...)
+ * is decided by itself: by the policy with the longest prefix that sets this part, or else by a
+ * setting.  The other layers ask here for one part of one key.
  *
- * 1. A session keeps all policies in memory, ordered by prefix.  Each policy links to
- *    the one with the next shorter prefix of its own prefix.
- * 2. A lookup finds the greatest prefix that does not come after the key.  If a prefix P
- *    begins the key, all strings between P and the key begin with P too.  So the links
- *    lead from the greatest prefix to all prefixes of the key, longest first.
- * 3. An invalidation of the relation cache says that policies may have changed.  It
- *    comes with commits of other sessions, on standbys too, and with commands and
- *    rollbacks of this session.  The next opening of app_lock reads the policies again.
+ * 1. A session keeps all policies in memory, ordered by prefix.  Each policy links to the one
+ *    with the next shorter prefix of its own prefix.
+ * 2. A lookup finds the greatest prefix that does not come after the key.  If a prefix P begins
+ *    the key, all strings between P and the key begin with P too.  So the links lead from the
+ *    greatest prefix to all prefixes of the key, longest first.
+ * 3. An invalidation of the relation cache says that policies may have changed.  It comes with
+ *    commits of other sessions, on standbys too, and with commands and rollbacks of this session.
+ *    The next opening of app_lock reads the policies again.
  *
  * Locking: none.  A pointer to a policy is valid until app_lock is opened again.
  *
@@ -77,9 +76,8 @@ climb(const AlPolicy *start, AlString string)
 }
 
 /*
- * Bring the policies of this session up to date with all commits up to now and with the
- * transaction's own changes.  The caller has just opened app_lock.  That alone is not
- * enough: a transaction that has a lock already gets it again without a look at
+ * Bring the policies of this session up to date with all commits up to now.  The caller has just
+ * opened app_lock, but a transaction that has a lock already gets it again without a look at
  * invalidations.  If policies change while they are read, the next call reads them again.
  */
 void
@@ -133,10 +131,7 @@ find_longest(AlString key)
 	return first == 0 ? NULL : climb(&policies[first - 1], key);
 }
 
-/*
- * The policy that sets a part for a key, or NULL.  A verb looks up many parts of one key,
- * so the last key is remembered.
- */
+/* The policy that sets a part for a key, or NULL.  Verbs look up many parts of one key. */
 const AlPolicy *
 al_policy_find(AlString key, AlPolicyPart part)
 {

@@ -59,7 +59,6 @@ al_policy_any(void)
 	return al_policy_count > 0;
 }
 
-/* The policy that sets a part for a key, or NULL */
 static inline const AlPolicy *
 al_policy_for(AlString key, AlPolicyPart part)
 {

@@ -99,10 +99,7 @@ assign_fencing_token(const char *newval, void *extra)
 	accepted_token = 0;
 }
 
-/*
- * The fencing tokens that the session presents, as pointers to int64; NIL if the setting
- * is empty.  Raises 22023 for a value that is not a list of tokens.
- */
+/* The fencing tokens that the session presents: int64 *; NIL: none are set.  Raises 22023. */
 List *
 al_session_tokens(void)
 {
@@ -132,10 +129,7 @@ al_session_tokens(void)
 	return tokens;
 }
 
-/*
- * Does the session present this fencing token, or none at all?  Raises 22023 as
- * al_session_tokens() does.
- */
+/* Does the session present this fencing token, or none at all?  Raises 22023. */
 bool
 al_is_session_token(int64 token)
 {
@@ -208,9 +202,9 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 }
 
 /*
- * Raise 42501 if the connection request had a setting that the client's role may not set.
- * At that time, the library was not loaded to refuse it.  PostgreSQL would refuse it now,
- * and leave our default, because the administrator's value is already overwritten.
+ * Raise 42501 if the connection request had a setting that the client's role may not set.  The
+ * library was not loaded then to refuse it, and PostgreSQL would now leave our default, because
+ * the administrator's value is overwritten.
  */
 static void
 refuse_from_client(void)
@@ -240,7 +234,6 @@ refuse_from_client(void)
 	}
 }
 
-/* The identity of the caller, and how long a lock may last */
 static void
 define_terms(void)
 {
@@ -282,7 +275,6 @@ define_terms(void)
 					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP, NULL);
 }
 
-/* The behaviour of calls */
 static void
 define_behaviour(void)
 {
@@ -306,7 +298,6 @@ define_behaviour(void)
 							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
-/* The sweep, and limits that protect the server */
 static void
 define_limits(void)
 {

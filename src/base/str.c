@@ -8,8 +8,6 @@
  * Model: keys, owners and labels are bytes, without case folding, normalization or
  * collation.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -83,8 +81,8 @@ has_c1_bytes(void)
 }
 
 /*
- * The length in bytes of the whole characters in the first "size" bytes of a string.  In
- * an invalid string, the last character may claim more bytes than there are.
+ * The length of the whole characters in the first "size" bytes.  In an invalid string, the last
+ * character may claim more bytes than there are.
  */
 int
 al_clip_length(AlString string, int size)
@@ -181,7 +179,6 @@ al_literal(AlString string)
 	return psprintf("%s'%s'", strchr(escaped, '\\') ? "E" : "", escaped);
 }
 
-/* Is a string valid in the encoding of the database? */
 bool
 al_is_text(AlString string)
 {
@@ -201,9 +198,9 @@ al_is_text(AlString string)
 }
 
 /*
- * Raise 22021 unless a string is valid in the encoding of the database.  The server does
- * not verify values from a connection request or from another database, or role names.
- * The message calls the string "what" and shows none of its bytes, for it may be an owner.
+ * Raise 22021 unless a string is valid in the encoding of the database.  The server does not
+ * verify values from a connection request or another database, or role names.  The message calls
+ * the string "what" and shows none of its bytes: it may be an owner.
  */
 AlString
 al_check_encoding(AlString string, const char *what)
@@ -216,10 +213,7 @@ al_check_encoding(AlString string, const char *what)
 	return string;
 }
 
-/*
- * The name of a role, with "?" for each byte that is invalid in the encoding of the
- * database; NULL if the role was dropped
- */
+/* The name of a role, with "?" for each invalid byte; NULL if the role was dropped */
 char *
 al_role_name(Oid role)
 {
@@ -243,10 +237,7 @@ al_role_name(Oid role)
 	return name;
 }
 
-/*
- * Raise 22023 unless a string has min to max bytes, 22021 as al_check_encoding() does.  The
- * message calls the string "what".
- */
+/* Raise 22023 unless a string has min to max bytes, and 22021 as al_check_encoding() does */
 AlString
 al_check_text(AlString string, const char *what, int min, int max)
 {

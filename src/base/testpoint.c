@@ -24,10 +24,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
-/*
- * Stops the backend if its test wants to, and returns whether it did.  "function" is NULL
- * for a named point.
- */
+/* Stops the backend if its test wants to; did it?  "function" is NULL for a named point. */
 typedef bool (*AlTestHook) (const char *point, const char *function);
 
 static AlTestHook *test_hook;
@@ -39,9 +36,9 @@ al_test_init(void)
 }
 
 /*
- * If atomic_lock.test_pause_at names this point, wait until the test releases the advisory
- * lock (0, 1706).  After the end of a transaction, a backend cannot take a lock: it waits
- * until no transaction of the test has the advisory lock (0, 1707).
+ * If atomic_lock.test_pause_at names this point, wait until the test releases the advisory lock
+ * (0, 1706); after the end of a transaction, where a backend cannot take a lock, until no
+ * transaction of the test has (0, 1707).
  */
 void
 al_test_pause(const char *point)
@@ -68,10 +65,7 @@ al_test_pause(const char *point)
 	LockRelease(&tag, ShareLock, false);
 }
 
-/*
- * A point that test/explore/points.h has made of a call.  A backend does not stop under an
- * LWLock or in a critical section.
- */
+/* A point that test/explore/points.h has made of a call */
 void
 al_test_pass(const char *call, const char *function)
 {

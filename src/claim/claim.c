@@ -5,14 +5,13 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: step 3 in atomic_lock.h.  A claim is a heavyweight lock on the 64-bit hash of a
- * key, held until its transaction ends.  Keys with equal hashes share claims, but not
- * holdings.  The hash has a secret (base/hash.c), so nobody can construct such keys.
+ * Model: step 3 in atomic_lock.h.  A claim is a heavyweight lock on the 64-bit hash of a key,
+ * held until its transaction ends.  Keys with equal hashes share claims, but not holdings; the
+ * hash has a secret (base/hash.c), so nobody can construct such keys.
  *
- * The tag is an advisory lock's, with classes of our own in the field that pg_locks
- * shows as objsubid.  Advisory locks of the application have 1 or 2 there, so they
- * never conflict with claims.  Deadlock detection, lock_timeout, pg_locks and
- * pg_blocking_pids() work as for any lock.
+ * The tag is an advisory lock's, with classes of our own in the field that pg_locks shows as
+ * objsubid, where the application's advisory locks have 1 or 2.  Deadlock detection,
+ * lock_timeout, pg_locks and pg_blocking_pids() work as for any lock.
  *
  *		class			on					mode
  *		key				key					see below
@@ -33,32 +32,31 @@
  *		force and steal with its token			RowExclusive		this line, pins
  *		shared: pin								AccessShare			all but the first
  *
- * A pin protects a lease from being taken, even after the lease has expired.  It lets
- * extensions pass, and no lock mode does that without letting shared claims pass too.
- * So a caller that wants to share a key whose exclusive lease has expired asks whether
- * that lease is pinned: see al_claim_may_share().  A pin of a shared lease is on the
- * holding too.
+ * A pin protects a lease from being taken, even after the lease has expired.  It lets extensions
+ * pass, and no lock mode does that without letting shared claims pass too.  So a caller that
+ * wants to share a key whose exclusive lease has expired asks whether that lease is pinned
+ * (al_claim_may_share()).  A pin of a shared lease is on the holding too.
  *
- * Shared holdings of different owners do not exclude each other.  Actions on the shared
- * holding of one owner are serialized by a claim on that holding, which is taken later if
- * the owner is yet to be generated.  A shared acquire excludes extensions of an exclusive
- * lease, or it would judge the old expiry.
+ * Shared holdings of different owners do not exclude each other.  Actions on one owner's share
+ * are serialized by a claim on that holding, which is taken later if the owner is yet to be
+ * generated.  A shared acquire excludes extensions of an exclusive lease, or it would judge the
+ * old expiry.
  *
- * The transaction class tells others that a claim on the key is a holding without a row
- * (claim/tx_holdings.c).  The upgrade class lets only one session at a time wait to
- * convert a shared holding of a key to exclusive.  Two would wait for each other.
+ * The transaction class tells others that a claim is a holding without a row
+ * (claim/tx_holdings.c).  The upgrade class lets only one session at a time wait to convert a
+ * share of a key to exclusive: two would wait for each other.
  *
- * The seats class serializes the callers that count the sharers of a key with a limit, and
- * the quota class those that count the keys of a role.  Both are held from the count until
- * the new holding is written, and while waiting for nothing but quotas.  A transaction that shares a key
- * without a row counts as one sharer, even if it shares for several owners.  One that holds
- * keys without a row keeps AccessShare on the quota, so that others count it.
+ * The seats class serializes the callers that count the sharers of a key with a limit, the quota
+ * class those that count the keys of a role.  Both are held from the count until the holding is
+ * written, and while waiting for quotas only.  A transaction that shares a key without a row
+ * counts as one sharer, even for several owners.  One that holds keys without a row keeps
+ * AccessShare on the quota, so that others count it.
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; force and steal try for a
- * while (al_lease_claim_soon()); release, extend, transfer and pin wait.
- * All wait for seats and then for quotas, which are soon given back.  If nothing was
- * written under a claim, it is dropped, so a refused call blocks no other.  The key is
- * claimed before the holding.  No claim is taken while a buffer or LWLock is held.
+ * while (al_lease_claim_soon()); release, extend, transfer and pin wait.  All wait for seats and
+ * then for quotas.  A claim under which nothing was written is dropped, so a refused call blocks
+ * no other.  The key is claimed before the holding.  No claim is taken while a buffer or LWLock
+ * is held.
  *
  *-------------------------------------------------------------------------
  */
@@ -102,9 +100,9 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 }
 
 /*
- * Claims belong to the (sub)transaction that writes under them, not to the portal
- * that runs.  A cursor that fails in a subtransaction releases its own locks, but
- * rows of the outer transaction may depend on the claims.
+ * Claims belong to the (sub)transaction that writes under them.  A cursor that fails in a
+ * subtransaction releases its portal's locks, but rows of the outer transaction may depend on
+ * them.
  */
 static bool
 acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
@@ -229,10 +227,9 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim a key until the transaction ends, and the shared holding of "owner" unless that
- * is NULL.  Waits for unfinished transactions.  Raises the errors of any lock wait (55P03
- * after lock_timeout, 40P01, 57014), and 54000 beyond
- * atomic_lock.max_claims_per_transaction.
+ * Claim a key until the transaction ends, and the shared holding of "owner" unless that is NULL.
+ * Waits for unfinished transactions.  Raises the errors of any lock wait (55P03 after
+ * lock_timeout, 40P01, 57014), and 54000 beyond atomic_lock.max_claims_per_transaction.
  */
 void
 al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
@@ -240,10 +237,7 @@ al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mod
 	(void) claim_internal(claim, key, owner, mode, true);
 }
 
-/*
- * Claim as al_claim() does, but without waiting.  Returns false if an unfinished
- * transaction has the key; al_claim_blocker() can then name a process that has it.
- */
+/* al_claim() without waiting; false: another transaction has the key, see al_claim_blocker() */
 bool
 al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
 {
@@ -262,11 +256,10 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * May the key of this claim be shared, although its exclusive lease has expired without
- * a release?  Not if another transaction has pinned that lease: it has a lock on the key
- * that conflicts with Exclusive, but none that conflicts with Share.  An expired lease
- * cannot be pinned any more, so asking once is enough.  The second claim of a transaction
- * that both pins and shares conflicts with Share: see claim_internal().
+ * May the key of this claim be shared, although its exclusive lease has expired unreleased?  Not
+ * if another transaction has pinned that lease: it has a lock that conflicts with Exclusive, but
+ * none that conflicts with Share.  An expired lease cannot be pinned, so one look is enough.  If
+ * a transaction both pins and shares, its second claim conflicts with Share (claim_internal()).
  */
 bool
 al_claim_may_share(const AlClaim *claim)
@@ -294,8 +287,8 @@ al_claim_may_share(const AlClaim *claim)
 }
 
 /*
- * Give back a claim after writing nothing under it.  Earlier claims of the transaction
- * stay.  Waiters are woken, since one may have met the claim and sleep since then.
+ * Give back a claim after writing nothing under it; earlier claims of the transaction stay.
+ * Wakes waiters, since one may have met the claim and sleep since then.
  */
 void
 al_claim_drop(const AlClaim *claim)
@@ -311,10 +304,9 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Declare the transaction's claim on a key to be a holding.  This also locks app_lock, so
- * that the extension is not dropped meanwhile, or created with another secret.  The
- * caller's own lock belongs to the portal, which may fail in a subtransaction while the
- * claim stays.
+ * Declare the transaction's claim on a key to be a holding.  This also locks app_lock, so that
+ * the extension is not dropped meanwhile, or created with another secret: the caller's lock
+ * belongs to the portal, which may fail in a subtransaction while the claim stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
@@ -368,8 +360,8 @@ al_claim_quota_end(uint64 hash)
 }
 
 /*
- * Claim the ticket of an owner for a key.  Only other sessions of the owner wait for that
- * claim.  It counts as a claimed key, since it takes as much room.
+ * Claim the ticket of an owner for a key; only other sessions of the owner wait for that.  It
+ * counts as a claimed key, since it takes as much room.
  */
 void
 al_claim_ticket(const AlKey *key, const AlOwner *owner)
@@ -430,10 +422,7 @@ al_claim_others(uint64 hash)
 	return GetLockConflicts(&tag, AccessExclusiveLock, NULL);
 }
 
-/*
- * Other transactions that have a lock in conflict with a mode, as a list of process
- * numbers (PGPROC), with -1 for each prepared transaction
- */
+/* Numbers (PGPROC) of other transactions whose locks conflict with a mode; -1 for prepared ones */
 static List *
 conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 {
@@ -455,7 +444,6 @@ conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 	return procs;
 }
 
-/* The process ids of a list of process numbers, without prepared transactions */
 static List *
 pids_of(List *procs)
 {
@@ -495,9 +483,9 @@ al_claim_count_quota(uint64 hash)
 }
 
 /*
- * Has another transaction claimed a key, or the shared holding of "owner" unless that is
- * NULL, without holding the key until it ends?  *pid is set to the process of one such
- * transaction, 0 if all are prepared.  Sweeps are left out: they will end soon.
+ * Has another transaction claimed a key, or the shared holding of "owner" unless that is NULL,
+ * without holding the key until it ends?  *pid: the process of one, 0 if all are prepared.
+ * Sweeps are left out: they will end soon.
  */
 bool
 al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
@@ -552,7 +540,6 @@ al_claim_await_others(uint64 hash)
 	}
 }
 
-/* Has another transaction claimed the shared holding of an owner?  *pid: its process, or 0 */
 bool
 al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid)
 {
@@ -564,8 +551,8 @@ al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid)
 }
 
 /*
- * Is another transaction extending the owner's lease?  An extension of an exclusive
- * lease is known by its mode: it conflicts with RowExclusive, not with AccessShare.
+ * Is another transaction extending the owner's lease?  An extension of an exclusive lease
+ * conflicts with RowExclusive, not with AccessShare.
  */
 bool
 al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
@@ -598,8 +585,8 @@ blockers(const AlClaim *claim)
 }
 
 /*
- * The process id of one backend in the way of a failed al_claim_try(), for messages.
- * 0: only prepared transactions are in the way, or none; see al_claim_is_ending().
+ * The process id of one backend in the way of a failed al_claim_try(), for messages; 0: none, or
+ * only prepared transactions are in the way
  */
 int
 al_claim_blocker(const AlClaim *claim)
@@ -610,9 +597,8 @@ al_claim_blocker(const AlClaim *claim)
 }
 
 /*
- * Has every transaction in the way of a failed al_claim_try() ended?  A transaction that
- * has ended for all others keeps its locks for a moment, and the server no longer lists
- * it among the conflicts.
+ * Has every transaction in the way of a failed al_claim_try() ended?  It keeps its locks for a
+ * moment, in which the server does not list it among the conflicts.
  */
 bool
 al_claim_is_ending(const AlClaim *claim)

@@ -34,10 +34,10 @@
 typedef struct ClaimedKey
 {
 	uint64		hash;
-	TimestampTz held_until;		/* 0: not known */
-	uint64		owner_hash;		/* of the owner it was granted to, or 0 */
+	TimestampTz held_until;		/* held at least until then if we commit; 0: not known */
+	uint64		owner_hash;		/* the waiters of this owner are woken at the end; 0: none */
 	int			level;			/* of nesting at which it was claimed */
-	int			count;			/* of claims; 0: all given back */
+	int			claim_count;	/* 0: all given back */
 	int			previous;		/* index of the key's entry of an outer level; or -1 */
 	int			changes;		/* claims that are for more than a pin */
 	int			freed;			/* holdings ended, minus holdings begun */
@@ -46,7 +46,6 @@ typedef struct ClaimedKey
 	AlPin	   *pins;			/* newest first, then those of outer levels */
 } ClaimedKey;
 
-/* The index of the newest entry of a key */
 typedef struct ClaimedIndex
 {
 	uint64		hash;
@@ -68,15 +67,12 @@ typedef struct ClaimedIndex
 /* A larger table is not kept for the next transaction. */
 #define INDEX_KEPT 1024
 
-/*
- * Keys claimed by the current transaction, in the order of their levels.  The array
- * is in TopTransactionContext, which outlives the release of the locks.
- */
+/* In the order of their levels.  TopTransactionContext outlives the release of the locks. */
 static ClaimedKey *claimed = NULL;
 static claimed_index_hash *by_hash = NULL;	/* empty between transactions */
-static int	claims = 0;			/* entries of the array */
-static int	keys = 0;			/* claimed, each counted once */
-static int	claims_size = 0;
+static int	entries = 0;
+static int	distinct_keys = 0;
+static int	entries_size = 0;
 static bool wake_pending = false;	/* a subtransaction is being rolled back */
 static bool has_no_limit = false;	/* this transaction may claim any number */
 static uint64 changes = 1;		/* see al_claimed_changes() */
@@ -86,7 +82,7 @@ void
 al_claimed_forget(void)
 {
 	claimed = NULL;
-	claims = keys = claims_size = 0;
+	entries = distinct_keys = entries_size = 0;
 	wake_pending = has_no_limit = false;
 	if (by_hash && by_hash->size > INDEX_KEPT)
 	{
@@ -97,11 +93,10 @@ al_claimed_forget(void)
 		claimed_index_reset(by_hash);
 }
 
-/* The newest entry of a key, or NULL */
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
-	ClaimedIndex *entry = claims > 0 ? claimed_index_lookup(by_hash, hash) : NULL;
+	ClaimedIndex *entry = entries > 0 ? claimed_index_lookup(by_hash, hash) : NULL;
 
 	return entry ? &claimed[entry->index] : NULL;
 }
@@ -110,32 +105,33 @@ find_claimed(uint64 hash)
 static void
 unlink_claimed(const ClaimedKey *key)
 {
-	Assert(keys > 0 && key->previous < claims);
+	Assert(distinct_keys > 0 && key->previous < entries);
 	if (key->previous >= 0)
 		claimed_index_lookup(by_hash, key->hash)->index = key->previous;
 	else
 	{
 		claimed_index_delete(by_hash, key->hash);
-		keys--;
+		distinct_keys--;
 	}
 }
 
 /*
- * Drop the entries of a level and those nested in it, and wake the waiters for their
- * keys.  On commit, leave hints to the rows that were written.  Raises nothing.
+ * Drop the entries of a level and those nested in it, newest first, and wake the waiters for
+ * the key of each.  On commit, leave hints to the rows that were written.  Raises nothing.
  */
 static void
-wake(int level, bool committed)
+end_entries(int level, bool committed)
 {
-	while (claims > 0 && claimed[claims - 1].level >= level)
+	while (entries > 0 && claimed[entries - 1].level >= level)
 	{
-		ClaimedKey	key = claimed[--claims];
+		ClaimedKey	key = claimed[--entries];
 
 		if (committed && ItemPointerIsValid(&key.row))
 			al_hint_set(key.hash, key.slot, &key.row);
-		if (key.count == 0)
+		if (key.claim_count == 0)
 			continue;
 		unlink_claimed(&key);
+		/* A rollback undoes a grant, but not the lease that was only pinned. */
 		al_waiters_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
 						key.owner_hash);
 	}
@@ -151,92 +147,91 @@ al_claimed_released(bool committed)
 	/* An error while aborting would make PostgreSQL abort again, without end. */
 	if (committed)
 		AL_TEST_POINT("before-wake");
-	wake(0, committed);
+	end_entries(0, committed);
 	al_claimed_forget();
 }
 
-/* A subtransaction rolls back; its locks will be released next. */
 void
 al_claimed_subabort(int level)
 {
 	Assert(level > 1);
 	al_claimed_changed();
-	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
+	wake_pending = entries > 0 && claimed[entries - 1].level >= level;
 }
 
-/* A resource owner below the top one has released its locks: claims after a rollback only */
+/* A resource owner below the top one, such as a portal's, has released its locks */
 void
 al_claimed_subreleased(int level)
 {
 	if (!wake_pending)
 		return;
 	wake_pending = false;
-	wake(level, false);
+	end_entries(level, false);
 }
 
 /* A subtransaction commits: its claims now belong to the outer level. */
 void
 al_claimed_subcommit(int level)
 {
-	int			first = claims;
+	int			first = entries;
 	int			kept;
 
 	Assert(level > 1);
 	while (first > 0 && claimed[first - 1].level >= level)
 		first--;
 	kept = first;
-	for (int i = first; i < claims; i++)
+	for (int i = first; i < entries; i++)
 	{
 		ClaimedKey	key = claimed[i];
-		ClaimedKey *above = key.previous >= 0 ? &claimed[key.previous] : NULL;
+		ClaimedKey *outer = key.previous >= 0 ? &claimed[key.previous] : NULL;
 
-		if (key.count == 0)
+		if (key.claim_count == 0)
 			continue;
 		key.level = level - 1;
-		if (above == NULL || above->level != level - 1)
+		if (outer == NULL || outer->level != level - 1)
 		{
 			claimed_index_lookup(by_hash, key.hash)->index = kept;
 			claimed[kept++] = key;
 			continue;
 		}
 		claimed_index_lookup(by_hash, key.hash)->index = key.previous;
-		key.count += above->count;
-		key.freed += above->freed;
+		key.claim_count += outer->claim_count;
+		key.freed += outer->freed;
 		if (key.changes == 0)
 		{
-			above->pins = key.pins;
-			above->count = key.count;
-			above->freed = key.freed;
+			outer->pins = key.pins;
+			outer->claim_count = key.claim_count;
+			outer->freed = key.freed;
 		}
 		else
 		{
-			key.previous = above->previous;
-			key.changes += above->changes;
-			*above = key;
+			key.previous = outer->previous;
+			key.changes += outer->changes;
+			*outer = key;
 		}
 	}
-	claims = kept;
+	entries = kept;
 }
 
-/* Make room for the note of a claim, which must not fail.  Raises 54000 at the limit. */
+/* Make room for al_claimed_add(), which must not fail.  Raises 54000 at the limit. */
 void
 al_claimed_reserve(uint64 hash)
 {
-	if (keys >= al_max_claims && !has_no_limit && find_claimed(hash) == NULL)
+	if (distinct_keys >= al_max_claims && !has_no_limit && find_claimed(hash) == NULL)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
 				 errhint("Use several transactions, or ask an administrator to raise atomic_lock.max_claims_per_transaction and max_locks_per_transaction.")));
 
-	if (claims == claims_size)
+	if (entries == entries_size)
 	{
-		int			size = Max(claims_size * 2, 8);
+		int			size = Max(entries_size * 2, 8);
 
 		if (claimed == NULL)
 			claimed = MemoryContextAlloc(TopTransactionContext, size * sizeof(ClaimedKey));
 		else
 			claimed = repalloc_huge(claimed, size * sizeof(ClaimedKey));
-		claims_size = size;
+		entries_size = size;
 	}
 	if (by_hash == NULL)
 		by_hash = claimed_index_create(TopMemoryContext, 32, NULL);
@@ -260,7 +255,7 @@ al_claimed_add(uint64 hash, bool is_pin)
 	ClaimedIndex *entry = claimed_index_insert(by_hash, hash, &found);
 	ClaimedKey *key = found ? &claimed[entry->index] : NULL;
 
-	/* One entry for each level: its rollback may leave a weaker claim, and wakes waiters. */
+	/* The rollback of an inner level wakes waiters, and may leave a weaker claim. */
 	if (key == NULL || key->level < level)
 	{
 		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
@@ -271,11 +266,11 @@ al_claimed_add(uint64 hash, bool is_pin)
 			new_key.pins = key->pins;
 		}
 		else
-			keys++;
-		Assert(claimed != NULL && claims < claims_size);
-		Assert(claims == 0 || claimed[claims - 1].level <= level);
-		entry->index = claims;
-		key = &claimed[claims++];
+			distinct_keys++;
+		Assert(claimed != NULL && entries < entries_size);
+		Assert(entries == 0 || claimed[entries - 1].level <= level);
+		entry->index = entries;
+		key = &claimed[entries++];
 		*key = new_key;
 	}
 	else if (!is_pin)
@@ -283,12 +278,11 @@ al_claimed_add(uint64 hash, bool is_pin)
 		key->held_until = 0;
 		key->owner_hash = 0;
 	}
-	key->count++;
+	key->claim_count++;
 	if (!is_pin)
 		key->changes++;
 }
 
-/* Note that a claim was given back, at the level at which it was taken. */
 void
 al_claimed_remove(uint64 hash, bool is_pin)
 {
@@ -297,14 +291,14 @@ al_claimed_remove(uint64 hash, bool is_pin)
 	if (key == NULL)
 		return;
 	Assert(key->level == GetCurrentTransactionNestLevel());
-	Assert(key->count > 0 && (is_pin || key->changes > 0));
+	Assert(key->claim_count > 0 && (is_pin || key->changes > 0));
 	if (!is_pin)
 		key->changes--;
-	if (--key->count > 0)
+	if (--key->claim_count > 0)
 		return;
 	unlink_claimed(key);
-	while (claims > 0 && claimed[claims - 1].count == 0)
-		claims--;
+	while (entries > 0 && claimed[entries - 1].claim_count == 0)
+		entries--;
 }
 
 /* Has this transaction claimed a key for more than a pin? */
@@ -346,18 +340,17 @@ al_claimed_has_freed(uint64 hash)
 	return freed > 0;
 }
 
-/* The number of keys that this transaction has claimed, tickets included */
+/* The number of claimed keys, tickets included */
 int
 al_claimed_count(void)
 {
-	return keys;
+	return distinct_keys;
 }
 
 /*
- * Note that a lease was granted or extended under a claim of this transaction.  Waiters
- * that look again before "held_until" (0: not known) need not be woken at commit, except
- * waiters of the same owner.  If the key is shared and this was not the only change,
- * another change may have freed a seat, so waiters are woken in any case.
+ * Note that a lease was granted or extended under a claim of this transaction.  Until
+ * "held_until" (0: not known) the commit wakes only waiters of this owner, and those due later.
+ * For a share that counts only if it was the only change: another one may have freed a seat.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
@@ -382,10 +375,7 @@ al_claimed_pins(uint64 hash)
 	return key ? key->pins : NULL;
 }
 
-/*
- * Note that a holding was pinned under a claim of this transaction.  Waiters that
- * look again before "held_until" need not be woken when the pin ends.
- */
+/* Note a pin.  Waiters that look again before "held_until" need not be woken at its end. */
 void
 al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 {
@@ -400,9 +390,8 @@ al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 }
 
 /*
- * This number changes whenever this transaction changes a holding or rolls back to a
- * savepoint, and when it ends.  While the number is the same, an earlier look at a
- * holding under a claim or pin of this transaction is still true.
+ * This number changes whenever this transaction changes a holding, rolls back to a savepoint, or
+ * ends.  Until then, an earlier look at a holding under its claim or pin is still true.
  */
 uint64
 al_claimed_changes(void)
@@ -417,8 +406,8 @@ al_claimed_changed(void)
 }
 
 /*
- * Note the location of a row that was written.  It becomes a hint at commit: before that,
- * the hint would lead others to a version that they do not see.
+ * Note the location of a row that was written.  It becomes a hint at commit: before, it would
+ * lead others to a version that they do not see.
  */
 void
 al_claimed_written(uint64 hash, int32 slot, ItemPointer row)

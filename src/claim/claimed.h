@@ -11,10 +11,7 @@
 
 #include "atomic_lock.h"
 
-/*
- * A holding that the transaction has pinned: no other transaction can end it before
- * this one ends.  See lease/pin.c.
- */
+/* A holding that the transaction has pinned (lease/pin.c) */
 typedef struct AlPin
 {
 	struct AlPin *next;			/* of the same key, or one with its hash */

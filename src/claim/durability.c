@@ -5,24 +5,21 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a transaction that granted or extended a lease commits with synchronous_commit at
- * least "on", because an acknowledged grant must survive a crash.  A transaction that only
- * released leases commits asynchronously, because a lost release only leaves a lease that
- * expires.  A transaction that also wrote anything else keeps the level of the session:
- * a release notes how much WAL this backend has written, and more at commit is other data.
+ * Model: a transaction that granted or extended a lease commits with synchronous_commit at least
+ * "on".  One that only released leases commits asynchronously, because a lost release only leaves
+ * a lease that expires.  One that also wrote anything else keeps the level of the session: a
+ * release notes how much WAL this backend has written, and more at commit is other data.  The
+ * level is changed in the variable that the commit reads, at pre-commit: SET LOCAL would be
+ * undone at the end of a function with a SET clause.
  *
- * The level is changed in the variable that the commit reads, at pre-commit: SET
- * LOCAL would be undone at the end of a function with a SET clause.
+ * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the commit with a
+ * warning, but a new primary may lack that commit.  A grant is then in doubt: its connection ends
+ * without an acknowledgement.  The confirmations of the standbys decide that, not the end of the
+ * wait.  The client learns of the doubt after the claims have ended, so that it can acquire again
+ * at once.
  *
- * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the
- * commit all the same, with a warning that no driver looks at.  But the new primary
- * may not know of that commit.  A grant is then in doubt: its connection ends without an
- * acknowledgement.  The confirmations of the standbys decide whether it is in doubt, not
- * the end of the wait.  The client learns of the doubt after the claims have ended, so
- * that it can acquire again at once.
- *
- * Locking: SyncRepLock, for a moment.  The steps after the commit may flush WAL and wait
- * for a standby, as a commit does.
+ * Locking: SyncRepLock, for a moment.  The steps after the commit may flush WAL and wait for a
+ * standby, as a commit does.
  *
  *-------------------------------------------------------------------------
  */
@@ -77,7 +74,6 @@ restore_commit_level(void)
 	session_level = -1;
 }
 
-/* Choose the level of a commit or PREPARE that is about to begin. */
 void
 al_durability_before_commit(bool prepare)
 {
@@ -97,10 +93,7 @@ al_durability_before_commit(bool prepare)
 	}
 }
 
-/*
- * The end of the record of the PREPARE that this backend has just written, or an upper
- * bound if another module wrote more after our pre-commit.
- */
+/* The end of the record of the PREPARE that this backend has just written, or an upper bound */
 static XLogRecPtr
 end_of_prepare(void)
 {
@@ -121,10 +114,7 @@ end_of_prepare(void)
 	}
 }
 
-/*
- * Must standbys confirm this commit, and have they not done so yet?  The rules are those
- * of SyncRepWaitForLSN(), at the level of the commit.
- */
+/* Do standbys still have to confirm this commit, by the rules of SyncRepWaitForLSN()? */
 static bool
 lacks_standbys(bool prepare)
 {
@@ -147,9 +137,8 @@ lacks_standbys(bool prepare)
 }
 
 /*
- * After a commit or PREPARE: restore the level of the session.  If a relaxed commit
- * has more WAL than its own record, the pre-commit callback of another module wrote
- * after ours.  Then flush that WAL before the commit is acknowledged.
+ * Restore the level of the session.  If a relaxed commit has more WAL than its own record, the
+ * pre-commit callback of another module wrote after ours: flush that WAL.
  */
 void
 al_durability_after_commit(bool prepare)
@@ -164,7 +153,6 @@ al_durability_after_commit(bool prepare)
 	}
 }
 
-/* The transaction has ended, in any way: restore the level of the session. */
 void
 al_durability_at_end(void)
 {
@@ -183,7 +171,6 @@ al_durability_is_in_doubt(void)
 	return result;
 }
 
-/* Note that a lease was granted or extended: the commit must be flushed. */
 void
 al_durability_granted(void)
 {
@@ -194,9 +181,8 @@ al_durability_granted(void)
 }
 
 /*
- * Note that a lease is about to be released.  If the transaction wrote anything before
- * its first release, it has an xid.  If it wrote anything since its last release, this
- * backend has written more WAL.
+ * Note that a lease is about to be released.  If the transaction wrote anything before its first
+ * release, it has an xid; if since its last release, this backend has written more WAL.
  */
 void
 al_durability_before_release(void)
@@ -215,7 +201,6 @@ al_durability_before_release(void)
 		xact.wrote = WROTE_RELEASES;
 }
 
-/* The release of al_durability_before_release() has been written. */
 void
 al_durability_released(void)
 {

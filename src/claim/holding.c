@@ -10,8 +10,6 @@
  * transaction that it belongs to still runs.  After its end, a holding may keep its key
  * closed for some time (step 10 in atomic_lock.h).
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -55,10 +53,7 @@ al_ended_at(const AlHolding *holding)
 														holding->expires_at));
 }
 
-/*
- * Until when min_hold keeps the key of an ended holding closed.  A holding that an
- * administrator has ended has no owner, and does not keep its key closed.
- */
+/* Until when min_hold keeps the key of an ended holding closed, unless it was ended by force */
 TimestampTz
 al_min_held_until(const AlHolding *holding)
 {
@@ -71,9 +66,9 @@ al_min_held_until(const AlHolding *holding)
 }
 
 /*
- * Until when an ended holding keeps its key closed: until it would have been held for
- * min_hold; and unless it was released, for lock_delay after its end, or after the
- * latest time at which its session can have ended.  DT_NOEND: the end is not known.
+ * Until when an ended holding keeps its key closed: until it would have been held for min_hold;
+ * and unless it was released, for lock_delay after its end, or after the latest time at which its
+ * session can have ended.  DT_NOEND: that is not known.
  */
 TimestampTz
 al_closed_until(const AlHolding *holding)
@@ -91,7 +86,6 @@ al_closed_until(const AlHolding *holding)
 	return Max(until, al_min_held_until(holding));
 }
 
-/* Does an ended holding keep its key closed?  A live one does not. */
 bool
 al_is_closed(const AlHolding *holding, TimestampTz now)
 {
@@ -99,7 +93,7 @@ al_is_closed(const AlHolding *holding, TimestampTz now)
 		!al_is_live(holding, now) && now < al_closed_until(holding);
 }
 
-/* Is a holding live at "now"?  False also if it has no row and never had one. */
+/* False also if there is no row and never was one */
 bool
 al_is_live(const AlHolding *holding, TimestampTz now)
 {
@@ -126,8 +120,8 @@ al_is_shared(const AlHolding *holding)
 }
 
 /*
- * Until when a written holding keeps waiters from the key.  0: not known, because waiters
- * may share the key, or because the session may end at any time.
+ * Until when a written holding keeps waiters from the key.  0: not known, because waiters may
+ * share the key or the session may end at any time.
  */
 TimestampTz
 al_held_until(const AlHolding *holding)

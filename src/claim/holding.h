@@ -14,10 +14,7 @@
 #include "atomic_lock.h"
 #include "shmem/sole.h"
 
-/*
- * A holding: a row of app_lock, or a holding with the lifetime of a transaction, which
- * has no row (tx_holdings.c).  Pointers lead into "tuple", or to values yet to be written.
- */
+/* A row of app_lock, or a holding without a row (tx_holdings.c); pointers may lead into "tuple" */
 typedef struct AlHolding
 {
 	ItemPointerData tid;		/* invalid: there is no row yet, or never */

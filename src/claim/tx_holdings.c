@@ -115,7 +115,6 @@ shown_key(const ShownSet *set, const Shown *shown)
 	return key;
 }
 
-/* Does a set already show a holding of this key by this owner? */
 static bool
 is_in(const ShownSet *set, const Version *version)
 {
@@ -164,10 +163,9 @@ show_one(ShownSet *set, const Version *version)
 }
 
 /*
- * Show others the holdings of this transaction, and then its former ones, newest first,
- * since for others a former holding lasts until the transaction commits: if it has become
- * a lease, they do not see the row yet; if it was transferred, a rollback to a savepoint
- * may bring it back.  Raises nothing.
+ * Show others the holdings of this transaction, and then its former ones, newest first, since for
+ * others a former holding lasts until the commit: a lease that it has become is not visible yet,
+ * and a rollback to a savepoint may bring back one that was transferred.  Raises nothing.
  */
 static void
 show(void)
@@ -202,8 +200,8 @@ show(void)
 }
 
 /*
- * The index of an ended holding of the same key and owner, which no rollback to a savepoint
- * can revive, or -1.  Its reuse keeps the list short if an owner takes a lock repeatedly.
+ * The index of an ended holding of the same key and owner, which no rollback to a savepoint can
+ * revive, or -1.  Its reuse keeps the list short.
  */
 static int
 find_ended(const AlHolding *holding, uint64 hash, int level)
@@ -220,10 +218,9 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 }
 
 /*
- * Put a version on top of the list.  If no savepoint was set in between, the version
- * takes the index of the previous version, or of an ended holding of find_ended().  The
- * holding must not be in the list, which may move; its pointers must remain valid as long
- * as the list.  Returns the index.  The key is claimed.
+ * Put a version on top of the list; returns its index.  If no savepoint was set in between, it
+ * takes the index of the previous version, or of an ended holding.  "holding" must not be in the
+ * list, which may move, and its pointers must remain valid.  The key is claimed.
  */
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
@@ -351,7 +348,6 @@ al_tx_ended(const AlKey *key)
 	return first;
 }
 
-/* The number of holdings that this transaction has */
 int
 al_tx_count(void)
 {
@@ -409,8 +405,8 @@ look_at(int proc)
 }
 
 /*
- * Holdings of a key that other transactions have: a list of AlHolding *.  If a holding is
- * prepared or not shown, only its mode is known, and "holder" is NULL.
+ * Holdings of a key that other transactions have: AlHolding *.  If one is prepared or not shown,
+ * only its mode is known, and "holder" is NULL.
  */
 List *
 al_tx_by_others(const AlKey *key)
@@ -450,9 +446,8 @@ al_tx_by_others(const AlKey *key)
 }
 
 /*
- * The holding of a key that an owner has in another transaction.  If there is none, a
- * holding whose owner cannot be known, or NULL.  *is_in_use is set to whether another
- * transaction holds the key.
+ * The holding of a key that an owner has in another transaction; if there is none, one whose
+ * owner cannot be known, or NULL.  *is_in_use: does another transaction hold the key?
  */
 AlHolding *
 al_tx_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
@@ -516,7 +511,6 @@ al_tx_abort(int level)
 	}
 }
 
-/* A level of nesting commits: its versions belong to the outer level. */
 void
 al_tx_commit(int level)
 {

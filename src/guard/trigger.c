@@ -146,7 +146,6 @@ find_later_trigger(Relation rel, const Trigger *guard)
 	bool		takes_moved = takes_moved_rows(rel, guard);
 	bool		is_later = false;
 
-	Assert(desc != NULL);		/* it has the guard */
 	for (int i = 0; desc && i < desc->numtriggers; i++)
 	{
 		const Trigger *other = &desc->triggers[i];

@@ -17,8 +17,9 @@
  * keys before.  Keys that the owner already holds are claimed last, since that owner's
  * heartbeats would wait for the claim.
  *
- * An upgrade, from shared to exclusive, waits for the other sharers.  Upgrades by two owners
- * would wait for each other, so the second, which does not get the upgrade claim, is refused.
+ * An upgrade, from shared to exclusive, waits for the other sharers.  Two owners that upgrade
+ * would wait for each other, so an upgrade is refused if another owner already waits for one;
+ * a further session of the same owner waits too.  Without a queue, any second one is refused.
  *
  * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on it
  * need not wait for that call.  A refused set drops its claims.
@@ -67,7 +68,7 @@
 #define MOST_TRIES			10
 #define TRY_PAUSE			1000L
 
-/* Can waiting remove this obstacle? */
+/* Can this outcome change by waiting? */
 static bool
 may_pass(AlOutcome outcome)
 {
@@ -75,17 +76,19 @@ may_pass(AlOutcome outcome)
 		outcome == AL_CLOSED || outcome == AL_QUEUED;
 }
 
-/* Microseconds until a waiter has to look again because of the obstacle */
+/*
+ * Microseconds until a waiter has to look again by itself.  One behind others need not look
+ * when the obstacle ends: the one before it does.
+ */
 static int64
 time_to_look(const AlAttempt *attempt)
 {
 	const AlResult *result = attempt->result;
 	TimestampTz at = result->holding.expires_at;
 
-	/* Only the first waiter has to look when the lease ends. */
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
-	/* The end of the first holding frees a seat, even if the pending ones stay. */
+	/* The holding that ends first frees a seat.  Else only the end of a claim helps: it wakes us. */
 	if (result->outcome == AL_CLAIMED)
 		at = result->is_full ? attempt->soonest : DT_NOEND;
 	if (result->outcome == AL_QUEUED)
@@ -103,7 +106,7 @@ typedef struct Wait
 } Wait;
 
 static void
-leave_queue(int code, Datum arg)
+leave_after_error(int code, Datum arg)
 {
 	Wait	   *wait = (Wait *) DatumGetPointer(arg);
 
@@ -121,13 +124,13 @@ is_upgrade(const AlAttempt *attempt)
 }
 
 /*
- * Attempt the key until it is granted or finally refused, or until the request becomes an
- * upgrade, or ceases to be one, and must queue anew.  If several sessions of one owner
- * upgrade, another one gets the upgrade claim when the first leaves.
+ * Attempt and sleep in turns, until the key is granted or finally refused, or the caller must
+ * queue anew: the request has become an upgrade, or is no longer one.  While several sessions of
+ * one owner wait to upgrade, each tries at every look to get the upgrade claim.
  */
 static void
 attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
-				 bool as_upgrade, bool *is_first_upgrade)
+				 bool as_upgrade, bool *has_upgrade_claim)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
 												  ALLOCSET_SMALL_SIZES);
@@ -141,8 +144,8 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
 		al_waiters_look();
-		if (as_upgrade && !*is_first_upgrade)
-			*is_first_upgrade = al_claim_upgrade(attempt->key);
+		if (as_upgrade && !*has_upgrade_claim)
+			*has_upgrade_claim = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
 		result->waited = al_monotonic_now() - start;
 		result->obstacle = result->outcome;
@@ -174,8 +177,9 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 }
 
 /*
- * The number that orders a waiter among tickets: the number of the owner's own ticket, or
- * one above all existing tickets, or 0 where the key has no ticket.
+ * The number that orders a waiter among tickets: that of the owner's valid ticket; else a new
+ * one, above those of all tickets so far; or 0 where no valid ticket is seen.  Waiters may join
+ * in another order than their numbers, which are drawn before.
  */
 static int64
 arrival_of(const AlAttempt *attempt, bool *has_ticket)
@@ -196,13 +200,13 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlAcquire  *request = attempt->request;
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
-	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
+	bool		has_upgrade_claim = as_upgrade && al_claim_upgrade(attempt->key);
 	int64		arrival;
 	bool		has_ticket;
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	Assert(!attempt->is_claimed && !attempt->has_seats);
-	if (as_upgrade && !is_first_upgrade &&
+	if (as_upgrade && !has_upgrade_claim &&
 		al_waiters_has_upgrade(attempt->key, &request->owner))
 	{
 		al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
@@ -212,20 +216,18 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		return true;
 	}
 	arrival = arrival_of(attempt, &has_ticket);
-	al_trace(as_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joining the queue%s, arrival " INT64_FORMAT,
-			 al_display(attempt->key->name), as_upgrade ? " to upgrade" : "", arrival);
-	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
+	PG_ENSURE_ERROR_CLEANUP(leave_after_error, PointerGetDatum(&wait));
 	{
 		al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
 						as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
-		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
+		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &has_upgrade_claim);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
+	PG_END_ENSURE_ERROR_CLEANUP(leave_after_error, PointerGetDatum(&wait));
 	al_waiters_leave(al_is_granted(result) && attempt->is_claimed, attempt->seats_used);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	al_trace(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
 			 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
-	if (is_first_upgrade)
+	if (has_upgrade_claim)
 		al_claim_upgrade_end(attempt->key);
 	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
 		al_line_missed();
@@ -233,16 +235,16 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 }
 
 /*
- * Try to get a key until request->wait microseconds after "start", a time of
- * al_monotonic_now().  Outcomes: those of al_attempt(), and after a wait AL_TIMEOUT and
- * AL_DEADLOCK.  An interrupt raises an error, and the backend leaves the queue.
+ * Try to get a key until request->wait microseconds after "start", of al_monotonic_now().
+ * Outcomes: those of al_attempt(); if the request waits, also AL_TIMEOUT, and AL_DEADLOCK, which
+ * a second upgrade gets without sleeping.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
 
-	/* Read many rows, and register a callback, before joining the queue. */
+	/* This may read many rows and register an exit callback: not while in the queue. */
 	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
 	{
 		al_terms_of(attempt->key, attempt->request, &attempt->terms);
@@ -256,7 +258,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		if (may_pass(attempt->result->outcome))
 		{
 			AL_TEST_POINT("refused");
-			/* A quota that is used up now is probably still used up after the wait. */
+			/* Raise now if a quota is used up: probably it still is after the wait. */
 			al_quota_check(*rel, attempt);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
@@ -268,7 +270,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		al_attempt_explain_pending(*rel, attempt);
 }
 
-/* attempt_since(), counted from now; a refusal is counted in the statistics */
+/* attempt_since() with a wait that begins now; counts a refusal */
 void
 al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 {
@@ -277,10 +279,7 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 		al_attempt_count_refusal(attempt->key, attempt->result);
 }
 
-/*
- * Acquire, renew or convert a key.  Outcomes: those of attempt_since(); a convert may also end
- * with AL_FORCED.  A refusal is counted in the statistics.
- */
+/* Acquire, renew or convert a key, and count a refusal.  Outcomes: of attempt_since(); AL_FORCED */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
@@ -323,7 +322,6 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 	return refused;
 }
 
-/* Write the grants of a set whose keys are all claimed, or raise an error */
 static void
 grant_set(Relation rel, AlAttempt *attempts, int count)
 {
@@ -351,10 +349,9 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 }
 
 /*
- * Acquire all keys of a set, or none.  The keys are sorted.  "requests" has the exclusive and
- * the shared request, with the same owner and wait; "is_shared" has the mode of each key.  The
- * wait is for the whole set.  Returns -1 if all are granted; otherwise the index of the
- * refused key, and only that key's result is valid.
+ * Acquire all keys of a set, which are sorted, or none.  "requests" has the exclusive and the
+ * shared request, with the same owner and a wait for the whole set; "is_shared" has the modes.
+ * Returns -1 if all are granted; otherwise the index of the refused key, the only valid result.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
@@ -451,8 +448,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 
 /*
  * End the holding with a fencing token, and grant its mode of the key to an owner.  Returns a
- * list as al_lease_steal() does.  Outcomes: AL_ACQUIRED; AL_CHANGED, AL_IN_TRANSACTION;
- * AL_HELD_BY_OWNER, where the owner already holds the key.
+ * list as al_lease_steal() does.  Outcomes also: AL_CHANGED, AL_HELD_BY_OWNER.
  */
 List *
 al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 token,

@@ -7,22 +7,21 @@
  *
  * Model: look, claim, look again (lease/state.c).
  *
- *	1.	Look at the rows without a claim.  This finds the usual refusals, and which claim
- *		a grant needs (is_worth_claiming).
- *	2.	Try to take that claim.
- *	3.	Look and judge again under the claim (verify).  This decides.  Where the grant
- *		needs another claim by now, drop this one and begin again.
- *	4.	Where max_holders limits the sharers, claim the seats and count them.  This keeps
- *		out other callers with a limit.  Those without one count as soon as they are seen.
- *	5.	The caller writes the grant under the claim (lease/grant.c).
+ * 1. Look at the rows without a claim.  This finds the usual refusals, and which claim a grant
+ *    needs (is_worth_claiming).
+ * 2. Try to take that claim.
+ * 3. Look and judge again under the claim (verify).  This decides.  Where the grant needs another
+ *    claim by now, drop this one and begin again.
+ * 4. Where max_holders limits the sharers, claim the seats and count them.  This keeps out other
+ *    callers with a limit.  Those without one count as soon as they are seen.
+ * 5. The caller writes the grant under the claim (lease/grant.c).
  *
  * An owner that holds the key is not queued for a stronger mode: while it holds the key, no
  * waiter can have the key exclusively.
  *
- * Locking rules: claims are tried without waiting.  Those of a sweep, or of a transaction
- * that has ended, are usually gone within milliseconds, so an attempt retries for half a
- * second.  A refused attempt drops its claim.  The seats are claimed last, and waited for:
- * a session that has them waits for quotas only.
+ * Locking rules: claims are tried without waiting.  Those of a sweep, or of a transaction that
+ * has ended, are usually gone within milliseconds, so an attempt retries for half a second.  A
+ * refused attempt drops its claim.  The seats are claimed last, and waited for.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,8 +119,8 @@ consider(AlAttempt *attempt, AlHolding *holding)
 
 /*
  * The holding whose life a new grant continues, or NULL: the oldest among those of this
- * transaction, and those that ended while it kept the key from others.  The owner does not
- * matter: releasing a lock and acquiring it again must not extend it beyond max_lifetime.
+ * transaction, and those that ended while it kept the key from others.  Of any owner: releasing a
+ * lock and acquiring it again must not extend it beyond max_lifetime.
  */
 static const AlHolding *
 find_predecessor(const AlAttempt *attempt)
@@ -148,8 +147,7 @@ find_predecessor(const AlAttempt *attempt)
 }
 
 /*
- * Would the grant end at once because max_lifetime has passed?  A renewal that keeps its
- * current end is exempt: see renew() in lease/grant.c.
+ * Would the grant end at once because max_lifetime has passed?  Not a renewal that keeps its end.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
@@ -248,7 +246,7 @@ judge(AlAttempt *attempt)
 	return AL_ACQUIRED;
 }
 
-/* Would the request share the key with an unlimited number of others? */
+/* Would the request share the key with any number of others? */
 bool
 al_attempt_is_open(const AlAttempt *attempt)
 {
@@ -256,8 +254,8 @@ al_attempt_is_open(const AlAttempt *attempt)
 }
 
 /*
- * Does a waiter or a ticket come before this request?  While the key is offered to a
- * ticket, only that ticket's owner gets the key.  "first" is as for al_waiters_precede().
+ * Does a waiter or a ticket come before this request?  While the key is offered to a ticket, only
+ * that ticket's owner gets it.  "first" is as for al_waiters_precede().
  */
 static bool
 is_behind(AlAttempt *attempt, char **first)
@@ -295,9 +293,8 @@ is_behind(AlAttempt *attempt, char **first)
 }
 
 /*
- * Must the request queue behind others?  Not if the owner holds the key, or if this
- * transaction has taken the key exclusively or released it: before the commit, the key is not
- * free for others.  Sharing the key gives a transaction no such right.
+ * Must the request queue behind others?  Not if the owner holds the key, or if this transaction
+ * has taken the key exclusively or released it: before the commit, it is not free for others.
  */
 static bool
 is_queued(AlAttempt *attempt, char **first)
@@ -352,8 +349,8 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * Look at the rows of the key under the claim.  Rows that the first look did not find still
- * do not exist if the index was given no entry since.
+ * Look at the rows of the key under the claim.  Rows that the first look did not find do not
+ * exist if the index was given no entry since.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
@@ -458,9 +455,25 @@ explain_claim(AlAttempt *attempt)
 		result->blocker = al_claim_blocker(&attempt->claim);
 }
 
+/* The process id of a backend that extends the owner's lease, or 0 */
+static int
+extending_backend(const AlKey *key, const AlOwner *owner, bool is_shared)
+{
+	List	   *pids;
+	int			pid;
+
+	if (is_shared)
+	{
+		(void) al_claim_has_holding(key, owner, &pid);
+		return pid;
+	}
+	pids = al_claim_blockers(key->hash, true);
+	return pids == NIL ? 0 : linitial_int(pids);
+}
+
 /*
  * Look thoroughly for the holding to convert, which the first look did not find.  One in an
- * unfinished transaction of another session is an obstacle until that ends.
+ * unfinished transaction of another session is an obstacle.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
@@ -479,10 +492,14 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	result->outcome = elsewhere->lifetime == AL_TRANSACTION && elsewhere->holder ? AL_HELD : AL_CLAIMED;
 	result->others = elsewhere->lifetime == AL_TRANSACTION ? 0 : -1;
 	result->blocker = elsewhere->pid;
-	result->holding = *elsewhere;
+	/* The row of an expired lease that is being extended does not name the extending backend. */
+	if (elsewhere == &result->holding)
+		result->blocker = extending_backend(attempt->key, &attempt->request->owner,
+											al_is_shared(elsewhere));
+	else
+		result->holding = *elsewhere;
 }
 
-/* Does the grant take one of a limited number of seats? */
 static bool
 needs_seat(const AlAttempt *attempt)
 {
@@ -545,7 +562,6 @@ take_seat(Relation rel, AlAttempt *attempt)
 	return has_seat(rel, attempt);
 }
 
-/* Give back the claim on the seats: the grant is written, or refused */
 void
 al_attempt_end_seats(AlAttempt *attempt)
 {
@@ -554,7 +570,6 @@ al_attempt_end_seats(AlAttempt *attempt)
 	attempt->has_seats = false;
 }
 
-/* Drop the claims of an attempt that has written nothing */
 void
 al_attempt_drop(AlAttempt *attempt)
 {
@@ -613,10 +628,7 @@ is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 	return al_is_granted(result) && needs_claim(attempt, mode, owner);
 }
 
-/*
- * Look again, under the claim.  False: the claim is dropped; if the outcome still is a
- * grant, that needs another claim.
- */
+/* Look again, under the claim.  False: the claim is dropped, and a grant needs another one. */
 static bool
 verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
@@ -641,10 +653,10 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 }
 
 /*
- * Try to get a key, up to the claim under which the grant is written.  Only a granted
- * attempt keeps a claim.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER,
- * AL_CLAIMED, AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of
- * al_judge_owner().  Raises the errors of al_terms_of().
+ * Try to get a key, up to the claim under which the grant is written, which only a granted
+ * attempt keeps.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
+ * AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
+ * the errors of al_terms_of().
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
@@ -691,9 +703,9 @@ al_attempt(Relation rel, AlAttempt *attempt)
 
 /*
  * Judge an attempt again that was granted, or lost by al_grant(), after a wait with the claim
- * kept and the table closed: rows may have moved, this transaction may have been granted the key, and the owner's holding may
- * have expired.  If a new grant needs another claim, the key is attempted anew.  Outcomes:
- * those of al_attempt().
+ * kept and the table closed: rows may have moved, this transaction may have been granted the key,
+ * and the owner's holding may have expired.  If a new grant needs another claim, the key is
+ * attempted anew.  Outcomes: those of al_attempt().
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
@@ -717,10 +729,7 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 	}
 }
 
-/*
- * Turn a grant into a refusal, since the owner's holding has expired and another transaction
- * may be taking its row.  The caller may attempt the key again.
- */
+/* Turn a grant into a refusal: the owner's holding has expired, and its row may be taken */
 void
 al_attempt_lost(AlAttempt *attempt)
 {
@@ -736,8 +745,8 @@ al_attempt_lost(AlAttempt *attempt)
 }
 
 /*
- * Set result->at to the moment of the grant.  False: the owner's holding, or the life that the
- * grant continues, has ended since the judgement, and the attempt is refused.
+ * Set result->at to the moment of the grant.  False, and the attempt is refused: the owner's
+ * holding, or the life that the grant continues, has ended since.
  */
 bool
 al_attempt_is_in_time(AlAttempt *attempt)
@@ -751,7 +760,7 @@ al_attempt_is_in_time(AlAttempt *attempt)
 }
 
 /*
- * An unfinished transaction's claim is in the way: if it has written a row, put that into
+ * If an unfinished transaction's claim is in the way and it has written a row, put that into
  * result->holding, whose holder then is the new one.
  */
 void
@@ -761,7 +770,7 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	const AlHolding *pending;
 
-	if (al_obstacle(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION ||
+	if (al_refusal(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION ||
 		result->is_full)
 		return;
 	pending = al_pending_find(rel, attempt->key, NULL);

@@ -7,21 +7,19 @@
  *
  * Model: the nodes of the waits-for graph are sessions.  Edges lead from a waiter to
  *
- *	- each session that waits in the queue for the owner of a lease in the waiter's way;
- *	- the session with which such a lease ends;
- *	- the sessions whose unfinished transactions have claimed the key.
+ * - each session that waits in the queue for the owner of a lease in the waiter's way;
+ * - the session with which such a lease ends;
+ * - the sessions whose unfinished transactions have claimed the key.
  *
  * From a session that waits in the lock manager, edges lead to those that block it.  A reader
  * behind a writer has the edges of that writer.  Where max_holders limits the sharers, and no
- * waiter before this one wants the key exclusively, the end of any one share lets the waiter
- * in.  So no edge leads to a sharer, and a cycle through sharers ends by a time-out.
+ * waiter before this one wants the key exclusively, the end of any one share lets the waiter in.
+ * So no edge leads to a sharer, and a cycle through sharers ends by a time-out.
  *
- *	1.	A waiter searches for a cycle through itself after deadlock_timeout, and then every
- *		second, because leases change hands meanwhile.
- *	2.	The search locks nothing, so its edges may not have existed at one time.  So it is
- *		done twice.  Leases with the same tokens and waits with the same ids existed all
- *		the time in between.
- *	3.	The waiter resigns, unless another waiter of the cycle has already left.
+ * A waiter searches for a cycle through itself after deadlock_timeout, and then every second,
+ * because leases change hands meanwhile.  The search locks nothing, so it is done twice: leases
+ * with the same tokens and waits with the same ids existed all the time in between.  Then the
+ * waiter resigns, unless another waiter of the cycle has already left.
  *
  * Locking rules: reads app_lock and the lock manager, keeps no lock.
  *
@@ -59,7 +57,6 @@ typedef struct Link
 	char	   *holder;			/* of that lease */
 } Link;
 
-/* A session that did not lead back to us */
 typedef struct Visited
 {
 	int			pid;
@@ -209,7 +206,6 @@ search_from_waiter(Search *search, Link *link, bool any)
 	return false;
 }
 
-/* Does a path from this process lead back to us? */
 static bool
 search_from(Search *search, int pid)
 {
@@ -236,8 +232,8 @@ search_from(Search *search, int pid)
 		bool		any = is_let_in_by_any(&link.waiter);
 
 		/*
-		 * All waiters for a key have the same edges, so visit one of them.  Exceptions are
-		 * upgrades, which share the key, and waiters that any sharer may let in.
+		 * All waiters for a key have the same edges, so visit one.  Exceptions: upgrades, which
+		 * share the key, and waiters that any sharer may let in.
 		 */
 		if (!link.waiter.is_upgrade && !any)
 		{
@@ -298,8 +294,8 @@ describe(const Search *search)
 }
 
 /*
- * Search for a deadlock of this backend, which is in the queue.  If this backend is the
- * victim of one, leaves the queue and returns a description of the cycle; otherwise NULL.
+ * Search for a deadlock of this backend, which is in the queue.  If it is the victim of one, it
+ * leaves the queue, and the cycle is described; otherwise NULL.
  */
 char *
 al_deadlock_find(Relation rel)

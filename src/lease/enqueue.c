@@ -227,7 +227,7 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 	AL_TEST_POINT("leaving-line");
 	(void) al_tickets_look(key, owner, &line);
 	if (al_tickets_drop(key, owner))
-		al_line_left(key);
+		al_line_ticket_given_up(key);
 	else
 		al_claim_ticket_end(key, owner);
 	return line.mine.number != 0;

@@ -28,10 +28,9 @@
 /*
  * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the ttl in the row, cut to
  * max_ttl, and keeps the later of the old and the new end.  A holding with the lifetime of a
- * transaction does not change.  "seen" is as in AlOwnClaim.  Outcomes: AL_EXTENDED; those of
- * al_claim_own(), without AL_RELEASED; AL_LIFETIME_EXCEEDED, if the holding already ends at
- * the cap by max_lifetime or later, and the new end would be after the cap.  Raises 42501,
- * 22023, and the errors of al_claim().
+ * transaction does not change.  Outcomes: AL_EXTENDED; those of al_claim_own();
+ * AL_LIFETIME_EXCEEDED, if the holding already ends at the cap by max_lifetime or later, and the
+ * new end would be after it.  Raises 42501, 22023, and the errors of al_claim().
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,

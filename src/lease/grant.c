@@ -7,18 +7,16 @@
  *
  * Model: the attempt has left a claim and an outcome.
  *
- *	1.	If the holding that the grant builds on has ended since the judgement, write nothing.
- *	2.	AL_ACQUIRED (grant_new): draw a fencing token, and write the holding.  A change of
- *		mode moves it to another row.  AL_REACQUIRED (grant_again): renew the row.
- *	3.	Give back the seats, and delete the owner's ticket.
+ * 1. If the holding that the grant builds on has ended since the judgement, write nothing.
+ * 2. AL_ACQUIRED (grant_new): draw a fencing token, and write the holding.  A change of mode
+ *    moves it to another row.  AL_REACQUIRED (grant_again): renew the row.
+ * 3. Give back the seats, and delete the owner's ticket.
  *
- * The exclusive holding has the row in slot 0.  A shared one takes the row of a shared
- * holding that has ended, or a new row.  A holding with the lifetime of a transaction has
- * no row (claim/tx_holdings.c).
+ * A shared holding takes the row of a shared holding that has ended, or a new row.
  *
- * Locking rules: the claim of the attempt is kept.  Under it only rows of shared holdings
- * that have ended can change.  If two transactions try to take such a row, the second one
- * takes another row.
+ * Locking rules: the claim of the attempt is kept.  Under it only rows of shared holdings that
+ * have ended can change.  If two transactions try to take such a row, the second one takes
+ * another row.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +54,6 @@
 #include "table/sharers.h"
 #include "table/tickets.h"
 
-/* Set the lifetime and end of a holding that is granted at result->at */
 static void
 set_end(const AlAttempt *attempt, AlHolding *holding)
 {
@@ -88,10 +85,7 @@ renew(const AlAttempt *attempt, AlHolding *holding)
 		holding->meta = request->meta;
 }
 
-/*
- * The same with request->keeps_own: ttl and end only grow, and a holding that ends with a
- * session keeps its session.
- */
+/* The same with request->keeps_own: ttl and end only grow, and a session is kept */
 static void
 renew_kept(const AlAttempt *attempt, AlHolding *holding)
 {
@@ -241,8 +235,7 @@ generate_owner(AlOwner *owner, BlockNumber block, AlHolding *holding)
 
 /*
  * Write an exclusive holding.  A generated owner names the block of its row.  If the row gets
- * into another block, generate another owner and write again, the second time with an owner
- * that is in the index.
+ * into another block, write it again with another owner, the second time one for the index.
  */
 static void
 put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
@@ -318,7 +311,6 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 	al_claim_transaction(attempt->key, attempt->is_shared, RelationGetRelid(rel));
 }
 
-/* Write a new grant, or one that changes the mode of the owner's holding */
 static void
 grant_new(Relation rel, AlAttempt *attempt)
 {
@@ -404,8 +396,8 @@ grant_again(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Write the grant of an attempt as of now, and count it.  The caller has claimed the quotas.
- * False: the owner's holding has ended since the judgement, and nothing was written.
+ * Write the grant of an attempt as of now, and count it.  The quotas are claimed.  False, and
+ * nothing is written: the owner's holding has ended since the judgement.
  */
 bool
 al_grant(Relation rel, AlAttempt *attempt)

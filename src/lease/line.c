@@ -14,15 +14,18 @@
  *		the offer ends, only the ticket's owner can get the key.
  *	3.	The owner acquires the key, and its ticket is deleted.
  *	4.	Or the offer ends unused, and the ticket with it.  The owner of the next ticket may
- *		take the key at once.  The sweep then makes the next offer, which notifies it.
+ *		then take the key at once, unless a waiter came before, but has not heard of that:
+ *		the next sweep offers the key to that ticket and notifies its owner.
  *
  * An offer can be missed: two transactions release shares of a key at the same time; a
  * ticket is written while the key is released; a waiter that came first gives up; a
- * transaction that holds the key rolls back.  Then the launcher is woken, for a sweep of
- * the queue that makes the offer.
+ * transaction that holds the key rolls back.  Then the launcher is woken, and a sweep of
+ * app_lock_queue makes the offer.
  *
  * Locking rules: an offer is made under a claim (AL_CLAIM_TAKE), which is tried without
- * waiting.  So an owner that waits in line cannot make other sessions wait.
+ * waiting; if another transaction has claimed the key, a sweep makes the offer.  So tickets
+ * do not make a release wait.  Only a transaction that has written a ticket waits at its
+ * commit, up to about 20 ms for each key (al_claim_await_others()).
  *
  *-------------------------------------------------------------------------
  */
@@ -54,62 +57,60 @@
 #include "table/tickets.h"
 
 /* A key that this transaction has freed, or that a sweep looks at */
-typedef struct LetGo
+typedef struct ToOffer
 {
 	AlKey		key;
 	bool		is_swept;
-} LetGo;
+} ToOffer;
 
-/* A list of LetGo *, in TopTransactionContext */
-static List *let_go = NIL;
+/* Keys that the commit has to look at: ToOffer *, in TopTransactionContext */
+static List *to_offer = NIL;
 
 /* This transaction has written a ticket for one of these keys. */
-static bool has_ticket = false;
+static bool wrote_ticket = false;
 
 /* When this transaction ends, wake the launcher: a sweep has to make an offer. */
 static bool missed = false;
 
-/* Hashes of keys whose tickets were given up, in TopTransactionContext, which outlives locks */
-static List *left = NIL;
+/* Pointers to the hashes of keys whose tickets were given up, in TopTransactionContext */
+static List *given_up = NIL;
 
 static void
 add_key(const AlKey *key, bool is_swept)
 {
 	MemoryContext old_context;
-	LetGo	   *added;
+	ToOffer	   *added;
 
-	if (let_go != NIL && al_string_equal(((LetGo *) llast(let_go))->key.name, key->name))
+	if (to_offer != NIL && al_string_equal(((ToOffer *) llast(to_offer))->key.name, key->name))
 		return;
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
-	added = palloc(sizeof(LetGo));
+	added = palloc(sizeof(ToOffer));
 	added->key = *key;
 	added->key.name = al_string(al_string_text(key->name));
 	added->is_swept = is_swept;
-	let_go = lappend(let_go, added);
+	to_offer = lappend(to_offer, added);
 	MemoryContextSwitchTo(old_context);
-	Assert(IsTransactionState());
 }
 
 /* This transaction has freed a key, or a share of it, while there are tickets. */
 void
-al_line_let_go(const AlKey *key)
+al_line_check_offer(const AlKey *key)
 {
 	add_key(key, false);
 }
 
 /*
- * This transaction has given up a ticket.  A waiter may sleep behind that while the key is
- * free.  There may be no claim on the key whose end wakes the waiter: al_line_released() does.
+ * This transaction has given up a ticket.  If the key is free, a waiter may sleep only because of
+ * that, and no claim need end that would wake the waiter: al_line_released() does.
  */
 void
-al_line_left(const AlKey *key)
+al_line_ticket_given_up(const AlKey *key)
 {
 	MemoryContext old_context;
 
 	add_key(key, false);
-	Assert(let_go != NIL && al_string_equal(((LetGo *) llast(let_go))->key.name, key->name));
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
-	left = lappend(left, &((LetGo *) llast(let_go))->key.hash);
+	given_up = lappend(given_up, &((ToOffer *) llast(to_offer))->key.hash);
 	MemoryContextSwitchTo(old_context);
 }
 
@@ -120,15 +121,15 @@ al_line_swept(const AlKey *key)
 	add_key(key, true);
 }
 
-/* This transaction has written a ticket, unseen by one that frees the key meanwhile. */
+/* This transaction has written a ticket, which one that frees the key meanwhile may not see. */
 void
 al_line_ticket_written(const AlKey *key)
 {
-	al_line_let_go(key);
-	has_ticket = true;
+	al_line_check_offer(key);
+	wrote_ticket = true;
 }
 
-/* A key may have to be offered, and this transaction cannot do that. */
+/* A key may have to be offered, but not by this one: wake the launcher at its end. */
 void
 al_line_missed(void)
 {
@@ -136,7 +137,7 @@ al_line_missed(void)
 }
 
 bool
-al_line_take_missed(void)
+al_line_pop_missed(void)
 {
 	bool		was_missed = missed;
 
@@ -145,12 +146,12 @@ al_line_take_missed(void)
 }
 
 bool
-al_line_has_let_go(void)
+al_line_has_to_offer(void)
 {
-	return let_go != NIL;
+	return to_offer != NIL;
 }
 
-/* Will the key be free when this transaction, which is about to commit, has committed? */
+/* Would a commit now leave the key free, neither held nor closed? */
 static bool
 is_key_free(Relation rel, const AlKey *key)
 {
@@ -171,9 +172,9 @@ is_key_free(Relation rel, const AlKey *key)
 }
 
 /*
- * Offer a key to its first ticket, if the key is free and no waiter came before; and end a
- * ticket that did not use its offer.  A waiter that came first is woken when the commit gives
- * back the claim.  A sweep that cannot make the offer leaves it to the next one.
+ * Offer a key to its first ticket, if the key is free and no waiter came before; and end a ticket
+ * that did not use its offer.  The end of the claim wakes a waiter that came first.  A sweep that
+ * finds the key claimed leaves the offer to the next sweep.
  */
 static void
 offer(Relation rel, const AlKey *key, bool is_swept)
@@ -195,7 +196,10 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 		missed = missed || !is_swept;
 		return;
 	}
-	/* A ticket may commit right after us, and its transaction no longer sees our claim. */
+	/*
+	 * A ticket that is not committed is not seen here, and its transaction may miss us too:
+	 * it may look for our claim after that has gone.  Leave that to a sweep.
+	 */
 	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
 		missed = true;
 	AL_TEST_POINT("before-offer");
@@ -214,7 +218,7 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 		(void) al_ticket_offer(key, &nobody, 0);
 	else if (al_waiters_precede(key, false, line.first.number, NULL))
 		return;
-	/* An offer without its event would end before its owner knows of it. */
+	/* Without its event, the offer might end before the ticket's owner learns of it. */
 	else if (!al_events_begin())
 	{
 		al_trace(DEBUG1, "lock \"%s\": not offered, since no event can be sent now",
@@ -241,7 +245,7 @@ al_line_commit(void)
 	bool		missing;
 	ListCell   *cell;
 
-	if (let_go == NIL)
+	if (to_offer == NIL)
 		return;
 	rel = al_open_now(&missing);
 	if (rel == NULL)
@@ -249,39 +253,39 @@ al_line_commit(void)
 		/* Do not wait at commit for a session that alters or locks our tables. */
 		al_trace(DEBUG1, "no lock is offered, since the tables of atomic_lock are locked");
 		missed = true;
-		let_go = NIL;
+		to_offer = NIL;
 		return;
 	}
-	/* Few keys have a ticket.  A swept key may have an offer to end without having a ticket. */
-	foreach(cell, let_go)
+	/* Leave out keys without a ticket; but a swept one may have an offer to withdraw. */
+	foreach(cell, to_offer)
 	{
-		const LetGo *key = lfirst(cell);
+		const ToOffer *key = lfirst(cell);
 
 		if (!key->is_swept && !al_tickets_is_pending(&key->key))
-			let_go = foreach_delete_current(let_go, cell);
+			to_offer = foreach_delete_current(to_offer, cell);
 	}
-	if (let_go == NIL)
+	if (to_offer == NIL)
 	{
 		table_close(rel, NoLock);
 		return;
 	}
-	/* Offers may need more claims than allowed: at most one for each ticket given up. */
+	/* At most one more claim for each ticket that was written or given up */
 	al_claimed_lift_limit();
-	/* The offer needs no flush: a crash that loses the offer loses the release too. */
+	/* A crash that loses the offer also loses what freed the key: no flush is needed. */
 	al_durability_before_release();
-	foreach(cell, let_go)
+	foreach(cell, to_offer)
 	{
-		const LetGo *key = lfirst(cell);
+		const ToOffer *key = lfirst(cell);
 
-		/* Another claimant may have looked for tickets before ours, and be about to commit. */
-		if (has_ticket)
+		/* A transaction that frees the key may have looked before our ticket: let it commit. */
+		if (wrote_ticket)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
 		offer(rel, &key->key, key->is_swept);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);
-	let_go = NIL;
+	to_offer = NIL;
 }
 
 /* After the release of locks: wake waiters behind tickets that were given up.  Raises nothing. */
@@ -291,14 +295,14 @@ al_line_released(bool committed)
 	ListCell   *cell;
 
 	if (committed)
-		foreach(cell, left)
+		foreach(cell, given_up)
 			al_waiters_wake(*(const uint64 *) lfirst(cell), 0, 0);
-	left = NIL;
+	given_up = NIL;
 }
 
 void
 al_line_forget(void)
 {
-	let_go = NIL;
-	has_ticket = false;
+	to_offer = NIL;
+	wrote_ticket = false;
 }

@@ -9,14 +9,14 @@
 
 #include "atomic_lock.h"
 
-extern void al_line_let_go(const AlKey *key);
-extern void al_line_left(const AlKey *key);
+extern void al_line_check_offer(const AlKey *key);
+extern void al_line_ticket_given_up(const AlKey *key);
 extern void al_line_swept(const AlKey *key);
 extern void al_line_ticket_written(const AlKey *key);
-extern bool al_line_has_let_go(void);
+extern bool al_line_has_to_offer(void);
 extern void al_line_commit(void);
 extern void al_line_missed(void);
-extern bool al_line_take_missed(void);
+extern bool al_line_pop_missed(void);
 extern void al_line_released(bool committed);
 extern void al_line_forget(void);
 

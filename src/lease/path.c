@@ -57,10 +57,7 @@ holdings_of(Relation rel, const AlOwner *owner)
 	return live;
 }
 
-/*
- * Is a key below a folder held?  The next "count" keys of the path, which follow "folder" in
- * its array, do not count.
- */
+/* Is a key below a folder held, other than the "count" keys that follow "folder" in its array? */
 static bool
 has_below(List *holdings, const AlKey *folder, int count)
 {
@@ -91,11 +88,10 @@ drop_claims(AlOwnClaim *asks, int count)
 }
 
 /*
- * Release the last key of a path, and each folder above it that the owner shares and needs
- * for no other key.  The owner is convert->owner.  "released" is the number of released keys.
- * If the last key is a folder and the owner holds a key below it, make the folder shared by
- * the request "convert".  Returns -1; or if a key is refused, its index, with the reason in
- * "result", and nothing is written.  Raises 42501.
+ * Release the last key of a path, and each folder above it that the owner (convert->owner) shares
+ * and needs for no other key.  If the last key is a folder and the owner holds a key below it,
+ * make it shared by the request "convert".  Returns -1, with the number of released keys in
+ * *released; or writes nothing, and returns the index of a refused key.  Raises 42501.
  */
 int
 al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,

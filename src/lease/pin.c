@@ -5,22 +5,20 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its owner's
- * holding live.  While the pin lasts, other transactions may extend the holding, but
- * cannot take, release, transfer, convert, force or sweep it, not even after it has
- * expired.  So what the transaction writes is committed while the owner has the key,
- * or not at all.
+ * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its owner's holding
+ * live.  While the pin lasts, other transactions may extend the holding, but cannot take,
+ * release, transfer, convert, force or sweep it, not even after it has expired.  So what the
+ * transaction writes is committed while the owner has the key, or not at all.
  *
- *	1.	Claim the holding and judge it by the clock, once.
- *	2.	Note the pin with the transaction's claims (claim/claimed.c).  It proves the holding
- *		as long as the claim exists.
- *	3.	Only the transaction itself can end the holding.  So after each change that it
- *		makes, compare the pin with the row: the same grant, not released.
+ * 1. Claim the holding and judge it by the clock, once.
+ * 2. Note the pin with the transaction's claims (claim/claimed.c).  It proves the holding as long
+ *    as the claim exists.
+ * 3. After each change that the transaction itself makes, compare the pin with the row: the same
+ *    grant, not released.
  *
- * Locking rules: a pin waits for transactions that are changing the holding.  app_lock
- * stays locked with AccessShareLock to the end of the transaction, or of the cursor that
- * pinned, so that no session can drop the table.  A pin writes nothing: no transaction id,
- * no WAL.
+ * Locking rules: a pin waits for transactions that are changing the holding.  app_lock stays
+ * locked with AccessShareLock to the end of the transaction, or of the cursor that pinned, so
+ * that no session can drop the table.  A pin writes nothing: no transaction id, no WAL.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,7 +73,6 @@ is_still_there(const AlKey *key, AlPin *pin)
 	return found;
 }
 
-/* This transaction's pin of a key for an owner, or NULL */
 static const AlPin *
 find_pin(const AlKey *key, AlString owner)
 {
@@ -124,7 +121,7 @@ is_live_of(const AlHolding *holding, AlString owner)
 /*
  * Pin the exclusive lease of a key for the owner of the last pin, whose leases are often in
  * adjacent rows.  Claims the key only after a look that finds the lease, since a claim refuses
- * other calls.  False: no such lease, or the claim was not free; nothing is claimed.
+ * other calls.  False, and nothing is claimed: no such lease, or the claim was not free.
  */
 static bool
 pin_next(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
@@ -143,9 +140,8 @@ pin_next(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
 }
 
 /*
- * Pin an owner's holding of a key until the transaction ends, or return the existing pin.
- * NULL: the owner does not hold the key; the outcome is one of al_claim_own().  Waits for
- * unfinished transactions; raises the errors of al_claim().
+ * Pin an owner's holding of a key until the transaction ends, or return the existing pin.  NULL:
+ * an outcome of al_claim_own().  Waits, and raises the errors of al_claim().
  */
 const AlPin *
 al_pin(AlString name, AlString owner_name, AlResult *result)

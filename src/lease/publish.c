@@ -85,7 +85,7 @@ al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 		word = NULL;
 	al_history_end(key, holding, at, ended_by);
 	if (is_ticketed)
-		al_line_let_go(key);
+		al_line_check_offer(key);
 	if (word && al_event_is_wanted(key))
 	{
 		AlEvent		event = {.word = word, .holder = holding->holder,
@@ -96,22 +96,19 @@ al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	}
 }
 
-/*
- * A transaction is about to commit or to be prepared: publish the end of its holdings without
- * a row, offer the keys that it has freed, and send events.
- */
+/* Before a commit or PREPARE: publish ends of holdings without a row, make offers, send events */
 void
 al_publish_commit(bool is_prepared)
 {
 	bool		has_ends;
 	ListCell   *cell;
 
-	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
+	if (!al_policy_any() && al_tickets_none() && !al_line_has_to_offer() && !al_events_any())
 		return;
 	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
 
 	/* The transaction may have dropped the extension. */
-	if ((has_ends || al_line_has_let_go()) && al_is_installed())
+	if ((has_ends || al_line_has_to_offer()) && al_is_installed())
 	{
 		/* The last statement's snapshot no longer exists. */
 		PushActiveSnapshot(GetTransactionSnapshot());
@@ -126,7 +123,7 @@ al_publish_commit(bool is_prepared)
 		/* A prepared transaction may roll back, so it offers nothing; a sweep will. */
 		if (!is_prepared)
 			al_line_commit();
-		else if (al_line_has_let_go())
+		else if (al_line_has_to_offer())
 			al_line_missed();
 		PopActiveSnapshot();
 	}

@@ -5,24 +5,21 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a policy with max_keys_per_role limits the number of different keys that a role
- * holds under it.  For each key, one policy decides this part.
+ * Model: a policy with max_keys_per_role limits the number of different keys that a role holds
+ * under it.  For each key, one policy decides this part.  Before a holding is written that is new
+ * or moves to another row, its quota is claimed and the keys in app_lock are counted.
  *
- *	1.	Claim the quotas, before a holding that is new or moves to another row is written.
- *	2.	Count the keys in app_lock, and raise an error if there would be too many.  A stored
- *		count could be wrong after a crash.
- *	3.	Write the rows, and give the quotas back.
- *
- * A ticket (lease/line.c) counts as a key of its role, since it will become one, unless its
- * owner already shares the key.
+ * A ticket (lease/line.c) counts as a key of its role, since it will become one, unless its owner
+ * already shares the key.
  *
  * A dirty snapshot sees both versions of a row, so the count includes what an unfinished
  * transaction has acquired, since it may commit, and what it has released, since it may roll
  * back.  A transaction with holdings without a row counts as one key, by a lock that it keeps.
  *
- * Locking rules: all quotas of a call are claimed at once, in the order of their hashes,
- * after the seats of its keys.  The call waits for no other claim meanwhile.  An extension
- * claims nothing: a count may miss a lease that is extended in the instant of its end.
+ * Locking rules: all quotas of a call are claimed at once, in the order of their hashes, after
+ * the seats of its keys, until the rows are written.  The call waits for no other claim
+ * meanwhile.  An extension claims nothing: a count may miss a lease that is extended in the
+ * instant of its end.
  *
  *-------------------------------------------------------------------------
  */
@@ -247,10 +244,7 @@ owner_holds(Relation rel, AlString name, AlString owner_name)
 	return al_judge_owner(&state, &owner, &result, &own) == AL_RELEASED;
 }
 
-/*
- * Count the tickets of the role for keys of the quota, without the ticket of "owner" for a new
- * key, which the new holding replaces.
- */
+/* Count the role's tickets for keys of the quota, but not "owner"'s for keys about to be held */
 static int
 count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
 {
@@ -313,9 +307,8 @@ count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 }
 
 /*
- * Claim the quotas of holdings that are about to be written for an owner; the keys are
- * sorted.  Returns the quotas for al_quota_end().  Raises 53400 if a role would hold more
- * keys than its policy allows, and the errors of any wait for a lock.
+ * Claim the quotas of holdings that are about to be written for an owner, sorted by key, until
+ * al_quota_end().  Raises 53400 if a role would hold too many keys, and errors of lock waits.
  */
 List *
 al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *owner)
@@ -364,7 +357,6 @@ al_quota_check(Relation rel, const AlAttempt *attempt)
 		al_quota_end(al_quota_claim(rel, &use, 1, &request->owner));
 }
 
-/* al_quota_claim() for granted attempts */
 List *
 al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 {

@@ -69,9 +69,9 @@ forget_row(Relation rel, const AlKey *key, const AlOwner *owner, AlHolding *row)
 
 /*
  * An owner is granted a key: remove the owner from rows that it has released before, or they
- * would make a lost lease look released once its own row is swept or taken.  They still keep
- * the key closed.  "spare_exclusive", "spare_share": skip the exclusive row, or the first
- * share that is not closed, because the grant will be written over it.
+ * would make a lost lease look released once its own row is taken.  They still keep the key
+ * closed.  "spare_exclusive", "spare_share": skip the exclusive row, or the first share that is
+ * not closed, because the grant will be written over it.
  */
 void
 al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner, AlRows *rows,
@@ -159,9 +159,9 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim as al_claim() does; false if a transaction keeps its claim on the key.  Most claims
- * are about to go: those of heartbeats, sweeps and refused calls.  If all first claimants have
- * gone and others have come, wait for those, or a busy key could never be claimed.
+ * Claim as al_claim() does; false if a transaction keeps its claim on the key.  Most claims, of
+ * heartbeats, sweeps and refused calls, are about to go.  If all first claimants have gone and
+ * others have come, wait for those, or a busy key could never be claimed.
  */
 static bool
 claim_soon(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
@@ -211,7 +211,7 @@ al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClai
 static void
 tell_kept(Relation rel, const AlKey *key, AlResult *result)
 {
-	TimestampTz closed_until = al_closed_until_all(rel, key);
+	TimestampTz closed_until = al_key_closed_until(rel, key);
 	AlLine		line;
 
 	result->ticket = 0;
@@ -224,11 +224,10 @@ tell_kept(Relation rel, const AlKey *key, AlResult *result)
 }
 
 /*
- * End all holdings of a key, and return copies as they were before: a list of AlHolding *.
- * This also opens a closed key.  The rows forget their owners, who then find no lock instead
- * of a released one.  Outcomes, with the key claimed: AL_RELEASED (a holding was ended, or the
- * key opened), AL_NOT_FOUND; without a claim: AL_IN_TRANSACTION, if another transaction holds
- * the key, or has a claim that claim_soon() did not get past.
+ * End all holdings of a key, or open a closed key, and return copies as they were before:
+ * AlHolding *.  The rows forget their owners, who then find no lock instead of a released one.
+ * Outcomes, with the key claimed: AL_RELEASED, AL_NOT_FOUND; without a claim: AL_IN_TRANSACTION,
+ * if another transaction holds the key, or has a claim that claim_soon() did not get past.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
@@ -278,7 +277,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		was_closed = true;
 	}
 	if (was_closed && al_tickets_any())
-		al_line_let_go(key);
+		al_line_check_offer(key);
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
 	if (result->outcome == AL_NOT_FOUND)
@@ -286,7 +285,6 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	return ended;
 }
 
-/* The holding with a fencing token, or NULL */
 static AlHolding *
 of_grant(List *holdings, int64 token)
 {
@@ -311,15 +309,14 @@ is_of_other(const AlHolding *holding)
 
 /*
  * The holding with a fencing token, if it can be ended.  NULL: AL_IN_TRANSACTION, if an
- * unfinished transaction has or may have that holding; otherwise AL_CHANGED, and the result
- * describes who holds the key.  Unfinished transactions are looked at first: if one ends in
- * between, its outcome is in the rows.
+ * unfinished transaction has or may have it; otherwise AL_CHANGED, with the present holding.
+ * Transactions come before rows: if one ends in between, its outcome is in the rows.
  */
 static AlHolding *
 find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 {
-	bool		is_claimed = al_claim_has_others(key->hash);
-	List	   *pending = is_claimed ? al_pending_holdings(rel, key) : NIL;
+	bool		others_claimed = al_claim_has_others(key->hash);
+	List	   *pending = others_claimed ? al_pending_holdings(rel, key) : NIL;
 	int			more;
 	List	   *holdings = al_holdings_of_key(rel, key, NULL, AL_LOOK_ALL, &more, &result->at);
 	AlHolding  *holding = of_grant(holdings, token);
@@ -356,9 +353,8 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 }
 
 /*
- * Claim the holding with a fencing token, to end it, and return a copy.  NULL: nothing is
- * claimed, and the outcome is that of find_grant(), or AL_IN_TRANSACTION.  A shared holding
- * is claimed as its owner does, which does not exclude other sharers.
+ * Claim the holding with a fencing token, as its owner does, and return a copy.  NULL: nothing is
+ * claimed, and the outcome is that of find_grant(), or AL_IN_TRANSACTION.
  */
 AlHolding *
 al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim,
@@ -391,9 +387,8 @@ al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim
 }
 
 /*
- * End a holding that al_lease_claim_grant() has claimed, and return a copy as it was before.
- * Its row no longer keeps the key closed; other rows may.  NULL: the holding has expired
- * meanwhile, and the outcome is AL_CHANGED; the claim stays.
+ * End a holding that al_lease_claim_grant() has claimed; returns a copy as it was before.  Its
+ * row no longer keeps the key closed.  NULL, with the claim kept: it has expired (AL_CHANGED).
  */
 AlHolding *
 al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEndedBy ended_by,
@@ -426,8 +421,8 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 }
 
 /*
- * End the one holding with a fencing token by force; returns a list with a copy of it, or NIL.
- * Outcomes: AL_RELEASED, AL_CHANGED, AL_IN_TRANSACTION.
+ * End the one holding with a fencing token by force; a list with a copy of it, or NIL.  Outcomes:
+ * AL_RELEASED, AL_CHANGED, AL_IN_TRANSACTION.
  */
 List *
 al_lease_end_grant(Relation rel, const AlKey *key, int64 token, const text *reason,

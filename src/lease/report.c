@@ -17,8 +17,6 @@
  * makes the message FATAL for the client and the log.  Without the hook, the client would
  * get the warning and lose the connection.
  *
- * Locking rules: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -47,9 +45,8 @@ static bool in_doubt = false;	/* this process ends because of a grant in doubt *
 static int	doubt_log_level;	/* log_min_messages at that time */
 
 /*
- * emit_log_hook: keep our refusals out of the server log.  Make the report of a doubt FATAL,
- * even for a client that set client_min_messages higher or gets no more output.  Keep the
- * message that follows, which blames an administrator, out of the log.
+ * emit_log_hook: keep our refusals out of the server log.  Make the report of a doubt FATAL, and
+ * keep the message that follows, which blames an administrator, out of the log.
  */
 static void
 filter_messages(ErrorData *edata)
@@ -161,7 +158,7 @@ show_full(const AlResult *result)
 static char *
 obstacle_message(const AlResult *result)
 {
-	switch (al_obstacle(result))
+	switch (al_refusal(result))
 	{
 		case AL_CLAIMED:
 			return "held by an unfinished transaction";
@@ -204,7 +201,7 @@ show_min_hold(const AlHolding *holding)
 static char *
 obstacle_detail(const AlResult *result)
 {
-	switch (al_obstacle(result))
+	switch (al_refusal(result))
 	{
 		case AL_CLAIMED:
 			if (result->is_full && result->others + 1 >= result->max_holders)
@@ -299,7 +296,6 @@ changed_detail(const AlResult *result)
 					show_time(holding->acquired_at), show_end(holding));
 }
 
-/* The forced end of a lease: role, function, time and reason */
 static char *
 forced_detail(const AlForcedEnd *forced)
 {
@@ -333,7 +329,6 @@ al_raise_no_lease(const char *what)
 	pg_unreachable();
 }
 
-/* The name of the policy or the setting that sets a limit */
 static char *
 show_limit(const AlKey *key, AlPolicyPart part, const char *name)
 {
@@ -414,7 +409,7 @@ raise_not_held(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_FORCED),
 					 errmsg("lock \"%s\" was taken from this owner by force", name),
-					 al_obstacle(result) == AL_NOT_OWNER ?
+					 al_refusal(result) == AL_NOT_OWNER ?
 					 errdetail("%s  The lock is now %s.", forced_detail(result->forced),
 							   show_holders(result)) :
 					 errdetail_internal("%s", forced_detail(result->forced)),
@@ -552,7 +547,7 @@ missing_detail(const AlResult *result)
 static char *
 missing_message(const AlResult *result)
 {
-	if (al_obstacle(result) == AL_NOT_OWNER)
+	if (al_refusal(result) == AL_NOT_OWNER)
 		return psprintf("%s, not by this owner", show_holders(result));
 	if (result->outcome == AL_HELD_BY_OWNER)
 		return "not held in exclusive mode by this owner";
@@ -560,8 +555,8 @@ missing_message(const AlResult *result)
 }
 
 /*
- * Raise LK006: an owner does not hold a key; LK009: an administrator ended the holding; or
- * 55P03: a transaction may hold the key for that owner
+ * Raise LK006: an owner does not hold a key; LK009: an administrator ended the holding; 55P03: a
+ * transaction may hold the key for that owner
  */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
@@ -642,9 +637,9 @@ al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
 }
 
 /*
- * Raise LK006: an owner does not hold the key that covers a row of a table, or only shares
- * the key (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  "key" is NULL if the
- * role may not see it; "result" is NULL if atomic_lock.owner is empty.
+ * Raise LK006: an owner does not hold the key of a guarded row, or only shares it
+ * (AL_HELD_BY_OWNER); or 55P03.  "key" is NULL if the role may not see it, "result" without an
+ * owner.
  */
 void
 al_raise_guard(const AlKey *key, const AlResult *result, Relation table)

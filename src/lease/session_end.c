@@ -98,6 +98,8 @@ end_key(Relation rel, const AlKey *key, bool wait)
 			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
 		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
 		{
+			al_trace(DEBUG1, "lock \"%s\": not ended with its session, since another transaction has claimed it",
+					 al_display(key->name));
 			left = true;
 			continue;
 		}
@@ -196,7 +198,7 @@ end_some(Relation rel, int max_keys)
 	}
 }
 
-/* Runs after at_exit(), even if that has failed: note that holdings are left */
+/* Runs after at_exit(), even if that has failed */
 static void
 after_exit(int code, Datum arg)
 {
@@ -323,6 +325,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		hash_seq_init(&status, noted);
 		while (next_noted(&status, &key))
 			end_key(rel, &key, true);
+		al_trace(DEBUG1, "DISCARD ALL has ended the locks of the session, on at most %ld keys",
+				 (long) hash_get_num_entries(noted));
 		table_close(rel, NoLock);
 	}
 }

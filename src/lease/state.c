@@ -5,25 +5,19 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: look, claim, look again.  Each verb works in these steps.
+ * Model: each verb looks at the rows of the key without a lock, returns if they show that the
+ * call must be refused, claims the key, looks again, and then writes or drops the claim.  Until
+ * our transaction ends, no other can change the rows that the second look has seen, except that a
+ * pin lets extensions pass; only the clock moves.
  *
- *	1.	Look at the rows of the key without a lock.  If they show that the call must be
- *		refused, return.
- *	2.	Claim the key.
- *	3.	Look again.  Until our transaction ends, no other can change these rows, except that
- *		a pin lets extensions pass; only the clock moves.  If they refuse the caller, drop
- *		the claim.
- *	4.	Write.
+ * If an owner has only ended rows, the one with the highest fencing token tells whether the last
+ * holding was released or expired, until another grant takes that row.  A forced end removes the
+ * owner from the row, so al_check_forced() looks for it in lock_audit; it counts if its token is
+ * not lower.
  *
- * If an owner has only ended rows, the one with the highest fencing token tells whether the
- * last holding was released or expired, until another grant takes that row.  A forced end
- * removes the owner from the row, so al_check_forced() looks for it in lock_audit; it counts
- * if its token is not lower.
- *
- * Locking rules: claim/claim.c says which claims conflict.  Release, extend, transfer and pin
- * wait for claims; acquire and convert (lease/attempt.c) only try.  To write, the caller has
- * app_lock open with RowExclusiveLock, and has checked that the transaction may write.
- * AccessShareLock is enough to read or pin.
+ * Locking rules: claim/claim.c says which claims conflict, and which verbs wait for claims.  To
+ * write, the caller has app_lock open with RowExclusiveLock, and has checked that the transaction
+ * may write.  AccessShareLock is enough to read or pin.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,7 +54,7 @@ al_is_granted(const AlResult *result)
 
 /* The outcome; for AL_TIMEOUT, AL_DEADLOCK and AL_FORCED, the refusal that it replaced */
 AlOutcome
-al_obstacle(const AlResult *result)
+al_refusal(const AlResult *result)
 {
 	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK ||
 		result->outcome == AL_FORCED)
@@ -69,9 +63,8 @@ al_obstacle(const AlResult *result)
 }
 
 /*
- * Note, for the commit, that the row of a granted or extended holding is written: the commit
- * is to be durable, and need not wake waiters that look again before the holding ends.
- * "lets_in": the holding may now let in waiters that it kept out, so wake them.
+ * Note, for the commit, that a granted or extended holding is written: it is to be durable, and
+ * need not wake waiters due before the end, unless the holding "lets_in" some that it kept out.
  */
 void
 al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
@@ -83,8 +76,8 @@ al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding
 }
 
 /*
- * Has this transaction written or pinned this row?  If so, nobody else has had the key since.
- * False for a row that was ended by force, which has no owner.
+ * Has this transaction written or pinned this row, so that nobody else has had the key since?
+ * False for a row without an owner, which was ended by force.
  */
 bool
 al_wrote_or_pinned(const AlKey *key, const AlHolding *row)
@@ -131,7 +124,7 @@ has_row(List *rows, const AlHolding *row)
 	return false;
 }
 
-/* Look at rows from first_slot on, and at the rows of an owner, unless that is NULL */
+/* Look at rows from first_slot on, and at those of an owner (NULL: none).  "own" ignores the slot */
 static void
 look_at_rows(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
 			 int32 first_slot, Snapshot snapshot, AlRows *rows)
@@ -171,9 +164,9 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 }
 
 /*
- * Look at the rows of a key under one snapshot, and at the holdings of this transaction.
- * Without a claim, only this look can show that an owner does not hold the key: separate
- * looks at two rows miss a holding that moves from the second row to the first in between.
+ * Look at the rows of a key under one snapshot, and at the holdings of this transaction.  Without
+ * a claim, only this can show that an owner does not hold the key: separate looks at two rows
+ * miss a holding that moves from the second row to the first in between.
  */
 void
 al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
@@ -214,11 +207,10 @@ has_become_row(const AlHolding *held, List *holdings)
 }
 
 /*
- * The live holdings of a key as of *now, including those of other transactions: a list of
- * AlHolding *, with all those of "owner", unless NULL.  *more: the number of live ones that
- * "look" leaves out of the list.  A live exclusive lease is looked for first, since it
- * excludes other owners.  Then transactions come before rows: if one ends in between, its
- * outcome is in the rows.
+ * The live holdings of a key as of *now, including those of other transactions: AlHolding *, with
+ * all those of "owner", unless NULL.  *more: the number of live ones left out.  A live exclusive
+ * lease, which excludes other owners, is looked for first.  Then transactions come before rows:
+ * if one ends in between, its outcome is in the rows.
  */
 List *
 al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
@@ -252,7 +244,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 
 /* Until when ended rows keep a key closed; DT_NOBEGIN: the key is not closed */
 TimestampTz
-al_closed_until_all(Relation rel, const AlKey *key)
+al_key_closed_until(Relation rel, const AlKey *key)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = DT_NOBEGIN;
@@ -273,9 +265,8 @@ al_closed_until_all(Relation rel, const AlKey *key)
 }
 
 /*
- * The leases of other owners in the way of a waiter: a list of AlHolding *.  Shared leases
- * are in the way of a waiter for a share only if that waiter, or one before it, has a limit
- * of holders or wants the key exclusively.
+ * The holdings with rows, of other owners, that keep a waiter from the key: AlHolding *.  Not
+ * shared ones, if the waiter and each one before it want to share without a limit.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
@@ -409,9 +400,8 @@ al_look_and_judge(AlOwnClaim *ask)
  *
  *	1.	the transactions of other sessions;
  *	2.	the rows, under one snapshot;
- *	3.	uncommitted rows of others, if another transaction had claimed the key ("is_claimed").
- *
- * A row of step 3 may be committed between 2 and 3, so the rows are looked at once more.
+ *	3.	uncommitted rows of others, if "others_claimed" the key; then at the rows again, since
+ *		a row may have been committed between 2 and 3.
  *
  * If the owner holds the key, by a row or in this transaction, sets ask->own and returns NULL.
  * Otherwise returns what to wait for: another transaction's holding of this owner, one whose
@@ -419,7 +409,7 @@ al_look_and_judge(AlOwnClaim *ask)
  * extended.  If both are NULL, the owner does not hold the key.
  */
 AlHolding *
-al_where_is_it(AlOwnClaim *ask, bool is_claimed)
+al_where_is_it(AlOwnClaim *ask, bool others_claimed)
 {
 	AlHolding  *elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 
@@ -438,7 +428,7 @@ al_where_is_it(AlOwnClaim *ask, bool is_claimed)
 		}
 		(void) al_look_and_judge(ask);
 	}
-	if (ask->own || elsewhere || !is_claimed)
+	if (ask->own || elsewhere || !others_claimed)
 		return ask->own ? NULL : elsewhere;
 
 	/* Wait once for a row version.  A row written by hand, in SQL, comes without a claim. */
@@ -466,7 +456,7 @@ look_for_own(AlOwnClaim *ask)
 {
 	AlState    *state = &ask->state;
 	bool		was_seen = ask->seen != NULL;
-	bool		is_claimed;
+	bool		others_claimed;
 
 	state->rows.shared = NIL;
 	state->rows.more = 0;
@@ -482,12 +472,12 @@ look_for_own(AlOwnClaim *ask)
 	ask->seen = NULL;
 	if (judge_state(ask))
 		return NULL;
-	is_claimed = al_claim_has_others(ask->key->hash);
-	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
+	others_claimed = al_claim_has_others(ask->key->hash);
+	if (!others_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
 		return NULL;
 	AL_TEST_POINT("not-own");
 	/* A caller that passes "seen" iterates over committed holdings: skip uncommitted ones. */
-	return al_where_is_it(ask, is_claimed && !was_seen);
+	return al_where_is_it(ask, others_claimed && !was_seen);
 }
 
 /* al_claim_own(), without the outcome AL_FORCED */
@@ -549,13 +539,12 @@ claim_own(AlOwnClaim *ask)
 }
 
 /*
- * Claim the key if the owner holds it.  Returns the holding, with the outcome AL_RELEASED,
- * which the caller replaces.  Until our transaction ends, no other can end the holding, nor
- * extend it, unless the mode is AL_CLAIM_PIN.  Or returns NULL, with the reason as the
- * outcome, and keeps no claim.  A holding of this transaction needs no claim.  Waits for
- * unfinished transactions, also for the owner's in other sessions.  Outcomes besides those of
- * al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION, where a transaction of an unknown owner holds
- * the key.  Raises the errors of al_claim().
+ * Claim the key if the owner holds it.  Returns the holding, with the outcome AL_RELEASED, which
+ * the caller replaces; until our transaction ends, no other can end it, nor extend it unless the
+ * mode is AL_CLAIM_PIN.  Or returns NULL, with the reason as the outcome, and keeps no claim.  A
+ * holding of this transaction needs no claim.  Waits for unfinished transactions.  Outcomes
+ * besides those of al_judge_owner(): AL_FORCED; AL_IN_TRANSACTION, where a transaction of an
+ * unknown owner holds the key.  Raises the errors of al_claim().
  */
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
@@ -569,10 +558,10 @@ al_claim_own(AlOwnClaim *ask)
 }
 
 /*
- * If another transaction has written a row of this owner that is not committed, because it
- * acquires or releases the key, wait until it ends.  False, without waiting: there is no such
- * row; its token is *waited, so it was waited for before; or its transaction is prepared, and
- * our client may be the one to send COMMIT PREPARED.  Raises the errors of al_claim().
+ * If another transaction has written an uncommitted row of this owner, wait until it ends.
+ * False, without waiting: there is none; it was waited for before (token *waited); or it is
+ * prepared, and our client may be the one to send COMMIT PREPARED.  Raises the errors of
+ * al_claim().
  */
 bool
 al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
@@ -591,7 +580,7 @@ al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited
 
 /*
  * Write a holding over its row.  False, and nothing is written: it is shared, and its row was
- * changed or locked since it was read.  Probably another sharer takes the row after its expiry.
+ * changed or locked since, probably by a sharer that takes the expired row.
  */
 bool
 al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding)

@@ -19,7 +19,7 @@
 
 typedef enum AlOutcome
 {
-	/* done; result->holding: the holding after that */
+	/* done; result->holding is the holding as it is now */
 	AL_ACQUIRED,
 	AL_REACQUIRED,
 	AL_RELEASED,
@@ -124,7 +124,7 @@ typedef struct AlOwnClaim
 } AlOwnClaim;
 
 extern bool al_is_granted(const AlResult *result);
-extern AlOutcome al_obstacle(const AlResult *result);
+extern AlOutcome al_refusal(const AlResult *result);
 extern void al_note_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding,
 							 bool lets_in);
 extern bool al_wrote_or_pinned(const AlKey *key, const AlHolding *row);
@@ -135,13 +135,13 @@ extern void al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook
 					AlState *state);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner,
 								AlLook look, int *more, TimestampTz *now);
-extern TimestampTz al_closed_until_all(Relation rel, const AlKey *key);
+extern TimestampTz al_key_closed_until(Relation rel, const AlKey *key);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
 extern void al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
 extern AlHolding *al_look_and_judge(AlOwnClaim *ask);
-extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool is_claimed);
+extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool others_claimed);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited);
 extern bool al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding);

@@ -173,10 +173,7 @@ al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
 		request->wait = Min(request->wait, al_policy_value(keys[i].name, AL_MAX_WAIT));
 }
 
-/*
- * Set the terms of a grant; with waits_longest, cut request->wait to max_wait of the key.
- * Raises 42501 and 22023.
- */
+/* Set the terms of a grant, and cut a longest wait to the key's max_wait.  Raises 42501, 22023. */
 void
 al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 {
@@ -236,10 +233,7 @@ al_terms_check_ttl(const AlKey *key, int64 ttl)
 		raise_ttl(key);
 }
 
-/*
- * Check a ttl for all holdings of an owner.  With policies each key has its own upper limit,
- * which al_terms_cap() applies.  Raises 22023.
- */
+/* Check a ttl for all holdings of an owner; al_terms_cap() knows policies.  Raises 22023. */
 void
 al_terms_check_all(int64 ttl)
 {
@@ -248,7 +242,7 @@ al_terms_check_all(int64 ttl)
 		raise_ttl(NULL);
 }
 
-/* Cut a ttl, in microseconds, to max_ttl of the key */
+/* Cut a ttl to max_ttl of the key; AL_NO_TTL, the lowest int64, stays as it is */
 int64
 al_terms_cap(const AlKey *key, int64 ttl)
 {

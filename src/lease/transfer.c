@@ -40,10 +40,10 @@
 #include "table/tickets.h"
 
 /*
- * Merge the new owner's share "had" into the holding that it gets, "handed".  A lease wins
- * over a session, and the new owner's session over the old owner's.  The later end counts;
- * but if a lease and a session without an end are merged, that of the lease.  max_lifetime
- * counts from the earlier acquired_at, but does not cut the end of the share.
+ * Merge the new owner's share "had" into the holding that it gets, "handed".  A lease wins over a
+ * session, and the new owner's session over the old owner's.  The later end counts, but that of a
+ * lease over a session without an end.  max_lifetime counts from the earlier acquired_at, but
+ * does not cut the end of the share.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -77,8 +77,8 @@ drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 }
 
 /*
- * Claim the holding of the old owner; if it is shared, also the new owner's share, and set
- * *share if there is one.  False: refused, and nothing is claimed.
+ * Claim the holding of the old owner; if it is shared, also the new owner's share: *share.
+ * False: refused, and nothing is claimed.
  */
 static bool
 claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
@@ -163,9 +163,8 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 }
 
 /*
- * Write the transferred holding.  "share": the new owner's own share, or NULL.  ttl in
- * microseconds; AL_NO_TTL: keep the end.  False: the holding has expired, and nothing is
- * written.
+ * Write the transferred holding.  "share": the new owner's own, or NULL.  ttl in microseconds;
+ * AL_NO_TTL: keep the end.  False, and nothing is written: it has expired.
  */
 static bool
 write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid role, int64 ttl,
@@ -205,9 +204,8 @@ write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid 
 }
 
 /*
- * Transfer an owner's holding to another owner.  ttl in microseconds; AL_NO_TTL: keep the
- * end.  Outcomes: AL_ACQUIRED; those of al_claim_own(), AL_LIFETIME_EXCEEDED, AL_NO_LEASE.
- * Raises 42501, 22023, 53400.
+ * Transfer an owner's holding.  ttl in microseconds; AL_NO_TTL: keep the end.  Outcomes:
+ * AL_ACQUIRED; of al_claim_own(), AL_LIFETIME_EXCEEDED, AL_NO_LEASE.  Raises 42501, 22023, 53400.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,

@@ -5,15 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: time is divided into windows of five minutes.  A key has counts for the
- * current window and the one before, so the figures cover five to ten minutes.  A
- * few hundred keys of all databases have entries.  The hash of a key selects a set of
- * eight entries.  A new key replaces the least contended key of its set.  So the most
- * contended keys have entries, and lack only what was counted before they got one.
+ * Model: a key has counts for the current window of five minutes and the one before, so the
+ * figures cover five to ten minutes.  A few hundred keys of all databases have entries.  The hash
+ * of a key selects a set of eight entries, where a new key replaces the least contended.  So the
+ * most contended keys have entries, and lack only what was counted before they got one.
  *
- * Locking rules: counters are atomic.  An entry changes its key or window under the
- * lock of this part.  If that lock is not free, nothing is counted, so a refusal
- * waits for nothing.  A count that meets such a change may go to the other key.
+ * Locking rules: counters are atomic.  An entry changes its key or window under the lock of this
+ * part.  If that lock is not free, nothing is counted, so a refusal waits for nothing.  A count
+ * that meets such a change may go to the other key.
  *
  *-------------------------------------------------------------------------
  */
@@ -82,7 +81,6 @@ tag_of(const AlKey *key)
 	return Max(hash_combine64(key->hash, murmurhash32(MyDatabaseId)), 1);
 }
 
-/* How contended a key is, in the current window and the one before */
 static uint64
 score(Contended *entry, uint64 window)
 {
@@ -211,7 +209,6 @@ al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited
 		;
 }
 
-/* Forget the keys of a database.  We have attached. */
 void
 al_contention_reset(Oid database)
 {

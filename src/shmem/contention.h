@@ -10,7 +10,6 @@
 #include "atomic_lock.h"
 #include "shmem/shmem.h"
 
-/* The counts of a key, in the current window of time and the one before */
 typedef struct AlContention
 {
 	uint64		refusals;

@@ -5,17 +5,15 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: while an old snapshot exists, such as a waiter's, the index finds the current row
- * of a busy key behind all of its former versions, at a cost that grows with each update.
- * So a lookup leaves a hint to the location of the row, and a write leaves one after the
- * commit.  The next lookup begins there and follows the chain of updates.
+ * Model: while an old snapshot exists, such as a waiter's, the index finds the current row of a
+ * busy key behind all of its former versions.  So a lookup leaves a hint to the location of the
+ * row, and a write leaves one after the commit.  The next lookup begins there and follows the
+ * chain of updates.
  *
- * Hints are not believed.  table/app_lock.c accepts only a visible row version with
- * the key and slot, and there is only one.  So hints need no locks, may be lost, and
- * may belong to another key or database.  A hint is one atomic word: 16 bits of the
- * hash of key, slot and database, and 48 bits for the location of the row version.
- *
- * Locking: none.
+ * Hints are not believed.  table/app_lock.c accepts only a visible row version with the key and
+ * slot, and there is only one.  So hints need no locks, may be lost, and may belong to another
+ * key or database.  A hint is one atomic word: 16 bits of the hash of key, slot and database, and
+ * 48 bits for the location of the row version.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,9 +48,8 @@ hint_hash(uint64 key_hash, int32 slot)
 }
 
 /*
- * The cell of a hint.  NULL if this session could attach to shared memory and has not:
- * a function that only shows locks must not fail for lack of memory.  Without shared
- * memory, the first call allocates, and may raise 53200.
+ * The cell of a hint.  NULL in a session that could attach to shared memory and has not: showing
+ * locks must not fail for that.  Without shared memory, the first call may raise 53200.
  */
 static pg_atomic_uint64 *
 cell_of(uint64 hash)
@@ -80,10 +77,7 @@ al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 	return true;
 }
 
-/*
- * Note that the current row in a slot of a key is at "tid".  Raises nothing in a session
- * that has called al_hint_get() before.
- */
+/* Note where the current row in a slot of a key is.  Raises nothing after an al_hint_get(). */
 void
 al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
 {

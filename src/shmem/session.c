@@ -5,15 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a holding with the lifetime of a session names its backend by process id
- * and start time.  Every backend can see whether that backend still runs.
+ * Model: a holding with the lifetime of a session names its backend by process id and start time.
+ * Every backend can see whether that backend still runs.  A standby cannot see the sessions of
+ * its primary, and treats all of them as alive.
  *
- * If a session did not end in an orderly way, lock_delay is counted from an upper bound of
- * its end.  A session that leaves holdings behind notes the time in shared memory.  For a
- * session from before a crash, or of another server, the bound is the time at which this
- * server became writable.
- *
- * A standby cannot see the sessions of its primary, and treats all of them as alive.
+ * If a session did not end in an orderly way, lock_delay is counted from an upper bound of its
+ * end.  A session that leaves holdings behind notes the time in shared memory.  For a session
+ * from before a crash, or of another server, the bound is the time at which this server became
+ * writable.
  *
  * Locking rules: the list of ended sessions is under the lock of this part.
  *
@@ -29,7 +28,6 @@
 #include "shmem/session.h"
 #include "shmem/shmem.h"
 
-/* A session that ended and left holdings behind */
 typedef struct Left
 {
 	int			pid;			/* 0: unused */
@@ -152,7 +150,7 @@ al_session_begin(void)
 	return note_now(&sessions->writable_at, 0);
 }
 
-/* When a session noted that it ends and leaves holdings behind; 0 if it did not. */
+/* When a session noted that it leaves holdings behind; 0: never */
 static TimestampTz
 find_left(int pid, TimestampTz backend_start)
 {
@@ -171,9 +169,8 @@ find_left(int pid, TimestampTz backend_start)
 }
 
 /*
- * An upper bound of when a session ended that had a holding until "expires_at".  Without
- * shared memory, this may be when the holding expires, or for a holding without expiry,
- * as early as the start of the session.
+ * An upper bound of when a session ended that had a holding until "expires_at".  Without shared
+ * memory the expiry; without that, perhaps as early as the start of the session.
  */
 TimestampTz
 al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
@@ -197,7 +194,7 @@ al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
 	return expires_at == DT_NOEND ? backend_start : expires_at;
 }
 
-/* Note that this session ends and leaves holdings behind. */
+/* This session ends and leaves holdings behind. */
 void
 al_session_left(void)
 {

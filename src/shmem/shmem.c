@@ -5,27 +5,25 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: each module has a part of the memory, states its size, initializes it, and keeps
- * a pointer to it.  init.c lists the parts.
+ * Model: each module has a part of the memory, states its size, initializes it, and keeps a
+ * pointer to it.  init.c lists the parts.
  *
- * A preloaded module has its memory in main shared memory.  Otherwise, from
- * PostgreSQL 17 on, the memory is a dynamic segment: the first session that needs the
- * segment creates it, and each session that claims a key maps it.  Before 17, nothing
- * can be allocated after the start of the server.  Then waiters have no queue, nothing
- * is counted, and each session has its own hints.
+ * A preloaded module has its memory in main shared memory.  Otherwise, from PostgreSQL 17 on, the
+ * memory is a dynamic segment, which the first session that needs it creates, and each session
+ * that claims a key maps.  Before 17, nothing can be allocated after the start of the server:
+ * waiters have no queue, nothing is counted, and each session has its own hints.
  *
- * Without preloading, sessions may have different versions of the library.  So a small
- * segment, which is the same for all versions, names the layout of the memory.  A session
- * with another layout cannot work without the memory, since the other sessions believe
- * what is there: it raises 55000 until a restart.
+ * Without preloading, sessions may have different versions of the library.  So a small segment,
+ * which is the same for all versions, names the layout of the memory.  A session with another
+ * layout raises 55000 until a restart: it cannot work without the memory, since the other
+ * sessions believe what is there.
  *
- * No part can run out of memory later, since all sizes are known at the start.  The
- * memory need not outlive the server, because app_lock is the truth.
+ * All sizes are known at the start, so no part runs out of memory later.  The memory need not
+ * outlive the server, because app_lock is the truth.
  *
- * Locking rules: al_shmem_attach() may allocate and raise until it has succeeded
- * once in a session.  Every session calls it before it claims a key or writes to
- * app_lock.  After that it may be called anywhere, even during a commit.  All our
- * LWLocks are in one tranche.
+ * Locking rules: al_shmem_attach() may allocate and raise until it has succeeded once in a
+ * session.  Every session calls it before it claims a key or writes to app_lock.  After that it
+ * may be called anywhere, even during a commit.  All our LWLocks are in one tranche.
  *
  *-------------------------------------------------------------------------
  */
@@ -165,8 +163,8 @@ explain_memory(void *arg)
 }
 
 /*
- * Attach to the memory.  Returns false if this server cannot have any.  The first call in
- * a session may raise the errors of dynamic shared memory (53200, 53100), and 55000.
+ * Attach to the memory; false if this server cannot have any.  The first call in a session may
+ * raise the errors of dynamic shared memory (53200, 53100), and 55000.
  */
 bool
 al_shmem_attach(void)

@@ -10,7 +10,6 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
-/* The shared memory of one module; see shmem.c */
 typedef struct AlShmemPart
 {
 	Size		size;

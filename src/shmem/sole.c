@@ -5,25 +5,22 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: an exclusive acquire of such a key need not look for shared holdings.  Unlike a
- * hint, an entry is believed.  A transaction enters a key under its exclusive claim, if
- * the index has nothing else for the key: no row, not even a dead one that a rollback
- * could bring back.  It enters nothing after it has created or emptied the table, since
- * a rollback would bring back rows.  A transaction clears the entry under its shared
- * claim, before it makes a shared row.  The two claims exclude each other.
+ * Model: an exclusive acquire of such a key need not look for shared holdings.  Unlike a hint, an
+ * entry is believed.  A transaction enters a key under its exclusive claim if the index has
+ * nothing else for the key: no row, not even a dead one that a rollback could bring back.  So it
+ * enters nothing after it has created or emptied the table.  A transaction clears the entry under
+ * its shared claim, before it makes a shared row.  The two claims exclude each other.
  *
- * Keys with equal hashes share claims, but not entries: the hash gives the cell,
- * and the entry is the check (base/hash.c).  Entries may be lost at any time.
+ * Keys with equal hashes share claims, but not entries: the hash gives the cell, and the entry is
+ * the check (base/hash.c).  Entries may be lost at any time.
  *
- * Without an entry, the look before the claim suffices if no index entry was made since,
- * also for a key without any row.  So each transaction counts the index entries that it
- * makes, by the hash of the key, while it has the claim.  Another transaction that can
- * claim the key then finds the entry counted, or its look has seen the entry.
+ * Without an entry, the look before the claim suffices if no index entry was made since, also for
+ * a key without any row.  So each transaction counts the index entries that it makes, by the hash
+ * of the key, while it has the claim.  Another transaction that can claim the key then finds the
+ * entry counted, or its look has seen the entry.
  *
- * All sessions must agree, so nothing is known without shared memory, or before a
- * session has attached to it.
- *
- * Locking: none of its own; the claims above.
+ * All sessions must agree, so nothing is known without shared memory, or before a session has
+ * attached to it.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,10 +68,7 @@ al_sole_is_known(const AlKey *key)
 	return entry != 0 && pg_atomic_read_u64(cell) == entry;
 }
 
-/*
- * Enter the key, under AL_CLAIM_TAKE; or clear its cell, whichever key is there,
- * under AL_CLAIM_SHARE at least.
- */
+/* Enter the key, under AL_CLAIM_TAKE; or clear its cell, under AL_CLAIM_SHARE at least */
 void
 al_sole_set(const AlKey *key, bool is_sole)
 {

@@ -5,16 +5,16 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: changes count when their transaction commits or is prepared, since no code of
- * ours sees the end of a prepared transaction.  A rollback to a savepoint undoes counts.
- * Refusals and waits count at once, since a refusal may abort the transaction.  A backend
- * looks for the entry of its database once: a database with backends cannot be dropped.
+ * Model: changes count when their transaction commits or is prepared, since no code of ours sees
+ * the end of a prepared transaction.  A rollback to a savepoint undoes counts.  Refusals and
+ * waits count at once, since a refusal may abort the transaction.  A backend looks for the entry
+ * of its database once: a database with backends cannot be dropped.
  *
- * So, unless a prepared transaction is rolled back, grants = releases + expirations
- * + forced ends + holdings that are live, or whose end no transaction has recorded yet.
+ * So, unless a prepared transaction is rolled back, grants = releases + expirations + forced ends
+ * + holdings that are live, or whose end no transaction has recorded yet.
  *
- * Locking rules: counters are atomic.  Entries are assigned and freed under the lock
- * of the statistics.  The code that holds that lock cannot raise.
+ * Locking rules: counters are atomic.  Entries are assigned and freed under the lock of the
+ * statistics.  The code that holds that lock cannot raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +37,6 @@ typedef struct Saved
 	int64		counts[AL_COUNTERS_AT_COMMIT];
 } Saved;
 
-/* The counts of the current transaction */
 static int64 counts[AL_COUNTERS_AT_COMMIT];
 static bool counted = false;	/* any of them, or "changed" */
 static bool changed = false;	/* the transaction did more than sweep */
@@ -122,7 +121,6 @@ al_stat_database(void)
 	return my_database;
 }
 
-/* Save the counts, in case this level of nesting is rolled back. */
 static void
 save(int level)
 {
@@ -258,7 +256,6 @@ al_stat_commit(void)
 	al_stat_abort();
 }
 
-/* A level of nesting commits: its counts belong to the outer level. */
 void
 al_stat_subcommit(int level)
 {
@@ -271,7 +268,6 @@ al_stat_subcommit(int level)
 		saved[saved_count - 1].level = level - 1;
 }
 
-/* A level of nesting rolls back: restore the counts from before it. */
 void
 al_stat_subabort(int level)
 {

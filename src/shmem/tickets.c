@@ -5,23 +5,21 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: most databases have no tickets.  To spare each acquire and release a look into
- * the table, shared memory has a deadline for each database (shmem/stat.h): until then, a
- * ticket may be valid.  The deadline only rises.  A session that writes a ticket raises
- * the deadline before the commit, so it covers each ticket that others can see.
+ * Model: most databases have no tickets.  To spare each acquire and release a look into the
+ * table, shared memory has a deadline for each database (shmem/stat.h): until then, a ticket may
+ * be valid.  The deadline only rises.  A session that writes a ticket raises it before the
+ * commit, so it covers each ticket that others can see.
  *
- * After a start of the server the deadline is unknown until a session has read the table
- * and raised the deadline for all tickets (table/tickets.c).  Tickets that are written
- * meanwhile raise it as well, so the order does not matter.
+ * After a start of the server the deadline is unknown until a session has read the table and
+ * raised the deadline for all tickets (table/tickets.c).  Tickets that are written meanwhile
+ * raise it as well, so the order does not matter.
  *
- * A session whose database had no entry of its own in the statistics assumes that there
- * are tickets, and raises the deadline of the entry that all such databases share.  All
- * sessions heed that deadline too, since the database may get an entry of its own while
- * the session runs.
+ * A session whose database has no entry of its own in the statistics assumes that there are
+ * tickets, and raises the deadline of the entry that all such databases share.  All sessions heed
+ * that one too, since a database may get an entry while the session runs.
  *
- * Without shared memory, a session has its own deadline, which it finds by reading the
- * table.  A session that writes a ticket then invalidates the table, and all sessions
- * read it again.
+ * Without shared memory, a session finds a deadline of its own by reading the table.  A session
+ * that writes a ticket then invalidates the table, and all sessions read it again.
  *
  * Locking: none; the words are atomic.
  *
@@ -101,7 +99,6 @@ al_tickets_any(void)
 	return until != 0 && GetCurrentTimestamp() <= until;
 }
 
-/* Raise the deadline: a ticket may be valid until then. */
 void
 al_tickets_note(TimestampTz until)
 {
@@ -129,7 +126,6 @@ al_tickets_forget(void)
 	was_forgotten = true;
 }
 
-/* The caller is about to read all tickets. */
 void
 al_tickets_begin_count(void)
 {

@@ -16,8 +16,8 @@ extern AlTicketed *al_tickets_here;
 extern AlTicketed *al_tickets_without_entry;
 
 /*
- * Is it known that this database has had no ticket since the server started?  Inline,
- * since most databases never have one.
+ * Is it known that this database has had no ticket since the server started?  Never true
+ * without shared memory.  Inline, since most databases never have one.
  */
 static inline bool
 al_tickets_none(void)

@@ -14,32 +14,35 @@
  *	  and only then looks for waiters.  So a waiter either sees the change in step 2 or
  *	  is woken, and no wake-up is lost.
  * 4. A woken waiter continues with step 2, until it has the key or gives up, and leaves.
- * 5. A first waiter that leaves without the key wakes the next one.  If it takes the key
- *	  exclusively, the end of its transaction wakes the next one.  If it takes a share, it
- *	  wakes the next one at once, provided that one can share the key too.
+ * 5. A waiter that leaves without the key wakes the next one if it was first.  One that takes
+ *	  the key exclusively wakes none: the end of its transaction does.  One that takes a
+ *	  share, from any position, wakes the first of the others at once if that can share too.
  *
- * Normally only the first waiter is woken and may take the key, with these exceptions.
- * Waiters of an owner that has got the key on another connection are woken, and take it from
- * any position.  A waiter that would share the key with any number of others is open, and
- * counts as first if all before it are open.  A waiter that converts its share to exclusive
- * precedes all others, which cannot have the key exclusively before that share ends.  A waiter
- * that does not run is passed over.  While a ticket has the offer, only its owner gets the key.
+ * Normally only the first waiter is woken and may take the key.  Exceptions:
+ *
+ * - Waiters of an owner that has got the key on another connection are woken, and take it
+ *	 from any position.
+ * - A waiter that would share the key with any number of others is open.  It counts as first
+ *	 if all before it are open.
+ * - An upgrade, from shared to exclusive, stands before all others: while that share lasts,
+ *	 no other waiter can have the key exclusively.
+ * - A waiter that has been "due" for more than a second does not run, perhaps because it was
+ *	 stopped.  It is passed over until it runs, so the next one counts as first.
+ * - While the key is offered to a ticket, only that ticket's owner gets it, from any position.
  *
  * A sleeping waiter notes in "due" when it will look again by itself: after one second at the
  * latest, since some ends wake no waiter, such as COMMIT PREPARED; sooner at its deadline or
  * its next search for a deadlock; and, if it is first, when the obstacle ends.  A waiter that
- * is awake has been due since it began to look.  A commit that leaves the key held beyond
- * "due" does not wake the waiter, unless it is awake, passed over or behind a claim.  A
- * waiter that has been due for more than a second does not run, perhaps because it was
- * stopped.  It is passed over until it runs.
+ * is awake has been due since it began to look.  A commit that leaves the key held beyond a
+ * waiter's "due" does not wake it, unless it is awake, passed over or behind a claim.
  *
  * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
  * to 100 ms, in no order.
  *
- * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket
- * or over the slots, and never while something may raise, allocate or sleep.  In
- * another backend's slot, only "due", "woken" and the links may be changed.  The
- * number of waiters in a bucket is also read without the lock.
+ * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket or over
+ * the slots, and never while something may raise, allocate or sleep.  In another backend's
+ * slot, only "due", "woken" and the links may be changed.  The atomics (the number of waiters
+ * in a bucket, "woken" and "sweeping") are also used without the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -77,7 +80,7 @@ typedef struct Slot
 {
 	AlWaiter	waiter;
 	pg_atomic_uint32 woken;		/* 1: woken; set by others, cleared by the waiter */
-	pg_atomic_uint32 sweeping;	/* its process id while it sweeps; or 0 */
+	pg_atomic_uint32 sweeping;	/* process id of the slot's backend while it sweeps; or 0 */
 	bool		asleep;			/* it has looked, and sleeps or is about to */
 	bool		behind_claim;	/* when asleep: a claim is in its way, not a lease */
 	int			previous;		/* in the bucket; -1: none */
@@ -142,7 +145,7 @@ is_open(const Slot *slot)
 }
 
 static bool
-waits_for(const Slot *slot, uint64 hash)
+has_hash(const Slot *slot, uint64 hash)
 {
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
@@ -166,7 +169,7 @@ al_waiter_owner(const AlWaiter *waiter)
 
 /* Does a waiter for a key with the same hash wait for this key? */
 static bool
-waits_for_key(const Slot *slot, const AlKey *key)
+has_name(const Slot *slot, const AlKey *key)
 {
 	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
 }
@@ -183,7 +186,7 @@ static int
 next_waiter(int slot, uint64 hash)
 {
 	Assert(LWLockHeldByMe(&queue->lock));
-	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
+	while (slot >= 0 && !has_hash(&queue->slots[slot], hash))
 		slot = queue->slots[slot].next;
 	return slot;
 }
@@ -193,8 +196,9 @@ next_waiter(int slot, uint64 hash)
 		 i = next_waiter(queue->slots[i].next, hash))
 
 /*
- * Put a slot into its bucket: an upgrade first, a waiter with a ticket before those that
- * arrived after the ticket, and others last.  The lock is held exclusively.
+ * Put a slot into its bucket.  An upgrade goes to the front, even before an earlier one.  A
+ * waiter with a ticket goes before the first waiter for its key with a higher "arrival", upgrades
+ * aside.  Any other goes to the end, even if its "arrival" is lower than that of the last.
  */
 static void
 link_slot(Slot *slot)
@@ -210,7 +214,7 @@ link_slot(Slot *slot)
 		 i >= 0 && slot->next < 0; i = next_waiter(queue->slots[i].next, slot->waiter.hash))
 	{
 		if (queue->slots[i].waiter.arrival > slot->waiter.arrival &&
-			!queue->slots[i].waiter.is_upgrade && waits_for_key(&queue->slots[i], &key))
+			!queue->slots[i].waiter.is_upgrade && has_name(&queue->slots[i], &key))
 			slot->next = i;
 	}
 	slot->previous = slot->next < 0 ? bucket->last : queue->slots[slot->next].previous;
@@ -225,7 +229,6 @@ link_slot(Slot *slot)
 	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
 }
 
-/* Take a slot out of its bucket, and clear the owner.  The lock is held exclusively. */
 static void
 unlink_slot(Slot *slot)
 {
@@ -246,7 +249,7 @@ unlink_slot(Slot *slot)
 	explicit_bzero(slot->waiter.owner, sizeof(slot->waiter.owner));
 }
 
-/* Wake the waiters of an owner that now has the key.  The lock is held exclusively. */
+/* Wake the waiters of an owner that now has the key */
 static void
 wake_owner(uint64 hash, uint64 owner_hash)
 {
@@ -265,9 +268,9 @@ wake_owner(uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first waiter for a key.  If it is open, wake all open waiters before the first
- * other one.  A sleeping waiter that looks again by "held_until" (of al_monotonic_now())
- * anyway is not woken, unless a claim is in its way.  The lock is held exclusively.
+ * Wake the first waiter for a hash that is not passed over, and those before it.  If it is open,
+ * also wake the open waiters after it, up to the first that is not.  Let a waiter sleep on if it
+ * is due by "held_until", of al_monotonic_now(), and no claim is in its way.
  */
 static void
 wake_first(uint64 hash, int64 held_until)
@@ -310,7 +313,7 @@ may_have_waiters(uint64 hash)
 	return pg_atomic_read_u32(&bucket_of(hash)->waiters) != 0;
 }
 
-/* As al_waiters_wake(), for a claim that was not in the way of open waiters */
+/* As al_waiters_wake(), for a claim that lets sharers pass: no waiter if the first is open */
 void
 al_waiters_wake_strict(uint64 hash)
 {
@@ -333,9 +336,9 @@ al_waiters_wake_strict(uint64 hash)
 }
 
 /*
- * Wake the first waiter for a key that is held until "held_until" (0: not known, perhaps
- * free), and the waiters of the owner that may have it now (0: none).  The change must be
- * visible, and the claim must have been given back.  Raises nothing.
+ * Wake the first waiter for a hash, unless it can sleep on until "held_until" (0: the key may
+ * be free), and all waiters of the owner with "owner_hash" (0: none), who may have the key
+ * now.  The change must be visible, and the claim given back.  Raises nothing.
  */
 void
 al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
@@ -354,7 +357,6 @@ al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy whole characters, and fill the rest of "size" bytes with zeros. */
 static void
 clip(char *to, int size, AlString from)
 {
@@ -365,9 +367,8 @@ clip(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, if there is a queue.  "arrival" is the number of the owner's
- * ticket, a number above those of all tickets, or 0 where there are no tickets.  See
- * link_slot() for the position.
+ * Join the queue for a key, if there is a queue.  "arrival": the number of the owner's ticket,
+ * one above those of all tickets, or 0 where there are none.  See link_slot() for the position.
  */
 void
 al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
@@ -407,24 +408,24 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
-	/* Those that wait already came before, even if the tickets before them are gone. */
+	/* Where no ticket is left, these came before us, and later tickets get higher numbers. */
 	FOR_EACH_WAITER(i, key->hash)
 	{
-		if (arrival == 0 && waits_for_key(&queue->slots[i], key))
+		if (arrival == 0 && has_name(&queue->slots[i], key))
 			waiter->arrival = Max(waiter->arrival, queue->slots[i].waiter.arrival);
 	}
 	waiter->id = ++queue->last_id;
 	link_slot(slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
-	al_trace(DEBUG2, "joined the waiters for lock \"%s\", arrival %lld",
-			 al_display(key->name), (long long) arrival);
+	al_trace(is_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joined the queue%s, arrival %lld",
+			 al_display(key->name), is_upgrade ? " to upgrade" : "", (long long) waiter->arrival);
 	AL_TEST_POINT("enqueued");
 }
 
-/* Can the first waiter for a hash share the key with "holders" others (0: not counted)? */
+/* May the first waiter take a share beside those seats?  0: not counted, so it may try */
 static bool
-may_follow(uint64 hash, int holders)
+may_follow(uint64 hash, int seats_used)
 {
 	int64		now = al_monotonic_now();
 
@@ -434,14 +435,14 @@ may_follow(uint64 hash, int holders)
 
 		if (!is_passed_over(slot, now))
 			return is_open(slot) ||
-				(slot->waiter.is_shared && holders < slot->waiter.max_holders);
+				(slot->waiter.is_shared && seats_used < slot->waiter.max_holders);
 	}
 	return false;
 }
 
-/* Step 5; arguments as for al_waiters_leave().  The lock is held exclusively. */
+/* Leave the queue, and wake the next waiter as step 5 says; see al_waiters_leave() */
 static void
-leave(bool granted, int holders)
+leave(bool granted, int seats_used)
 {
 	Slot	   *slot = my_slot;
 	int64		now = al_monotonic_now();
@@ -457,32 +458,31 @@ leave(bool granted, int holders)
 	}
 	unlink_slot(slot);
 	my_slot = NULL;
-	/* Another holding has ended since we counted, and woke only us. */
+	/* A seat may have become free after we counted, and that woke only us. */
 	if (pg_atomic_read_u32(&slot->woken) != 0)
-		holders = 0;
-	if (granted ? slot->waiter.is_shared && may_follow(slot->waiter.hash, holders) : was_first)
+		seats_used = 0;
+	if (granted ? slot->waiter.is_shared && may_follow(slot->waiter.hash, seats_used) : was_first)
 		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
 
 /*
- * Leave the queue, if still in it.  "granted": we have taken the key, as one of "holders"
- * (0: not counted).  Raises nothing.
+ * Leave the queue, if still in it.  "granted": we have taken the key; for a share,
+ * "seats_used" counts ours (0: not counted).  Raises nothing.
  */
 void
-al_waiters_leave(bool granted, int holders)
+al_waiters_leave(bool granted, int seats_used)
 {
-	Assert(holders >= 0);
+	Assert(seats_used >= 0);
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	leave(granted, holders);
+	leave(granted, seats_used);
 	LWLockRelease(&queue->lock);
 }
 
 /*
- * Leave the queue as the victim of a deadlock, unless one of the others in the cycle
- * has left already.  Returns whether we left.  If two waiters find the same cycle,
- * only one of them leaves.  We are in the queue.
+ * Leave the queue as the victim of a deadlock, unless one of the others in the cycle has
+ * left.  Returns whether we left.  So only one of two waiters that find the same cycle leaves.
  */
 bool
 al_waiters_resign(const AlWaiter *others, int count)
@@ -515,10 +515,7 @@ al_waiters_look(void)
 	LWLockRelease(&queue->lock);
 }
 
-/*
- * Raise if the client is gone, whatever client_connection_check_interval says.  Such
- * a client must neither be granted a lock nor keep its position in the queue.
- */
+/* Raise if the client is gone, whatever client_connection_check_interval says */
 static void
 check_client(void)
 {
@@ -532,7 +529,7 @@ check_client(void)
 
 /*
  * Sleep until woken, for at most "microseconds" and at most a second.  "behind_claim": a
- * claim is in the way, not a lease; then the end of any claim on the key wakes us.
+ * claim is in the way, so if we are first, a commit wakes us even where the key stays held.
  * Raises what interrupts raise, also if the client is gone.
  */
 void
@@ -579,12 +576,12 @@ al_waiters_sleep(int64 microseconds, bool behind_claim)
 						 (long) ((left + 999) / 1000), al_wait_event());
 	}
 	check_client();
-	al_trace(DEBUG3, "waited, behind a claim: %d, woken: %d", behind_claim,
+	al_trace(DEBUG3, "slept, behind a claim: %d, woken: %d", behind_claim,
 			 my_slot != NULL && pg_atomic_read_u32(&my_slot->woken) != 0);
 	AL_TEST_POINT("woken");
 }
 
-/* This waiter's place among tickets: lower numbers come before it */
+/* The number of our wait: lower tickets come first.  PG_INT64_MAX: we are not in the queue */
 int64
 al_waiters_arrival(void)
 {
@@ -592,13 +589,12 @@ al_waiters_arrival(void)
 }
 
 /*
- * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.  A
- * caller in the queue is judged by its position, and a caller with a ticket by the
- * ticket's number, "arrival".  If so, *first is set to that waiter's label, unless
- * "first" is NULL.
+ * Does a waiter that is not passed over come before the caller?  If the caller is in the queue:
+ * one at an earlier position.  Otherwise: one whose number is at most "arrival" (PG_INT64_MAX:
+ * any).  Open waiters do not count for an open caller.  *first is set to its label, unless NULL.
  */
 bool
-al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
+al_waiters_precede(const AlKey *key, bool caller_is_open, int64 arrival, char **first)
 {
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
@@ -616,7 +612,7 @@ al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
 
 		if (slot == my_slot)
 			break;
-		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(open && is_open(slot)) &&
+		if (has_name(slot, key) && !is_passed_over(slot, now) && !(caller_is_open && is_open(slot)) &&
 			(my_slot || slot->waiter.arrival <= arrival))
 		{
 			behind = true;
@@ -630,7 +626,10 @@ al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
 	return behind;
 }
 
-/* Is a waiter, or one before it, not open?  *limited: all of those wait for a seat */
+/*
+ * Is this waiter, or one before it for its key, not open?  *limited: there are such waiters,
+ * and each wants a share with a limit of holders.
+ */
 bool
 al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 {
@@ -645,7 +644,7 @@ al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 	{
 		const Slot *slot = &queue->slots[i];
 
-		if (waits_for_key(slot, &key) && !is_open(slot))
+		if (has_name(slot, &key) && !is_open(slot))
 		{
 			*limited = slot->waiter.max_holders > 0 && (*limited || !found);
 			found = true;
@@ -670,7 +669,7 @@ al_waiters_has_upgrade(const AlKey *key, const AlOwner *owner)
 	{
 		const Slot *slot = &queue->slots[i];
 
-		found = found || (slot->waiter.is_upgrade && waits_for_key(slot, key) &&
+		found = found || (slot->waiter.is_upgrade && has_name(slot, key) &&
 						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
 	}
 	LWLockRelease(&queue->lock);
@@ -689,7 +688,7 @@ al_waiters_count(const AlKey *key)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
-		count += waits_for_key(&queue->slots[i], key);
+		count += has_name(&queue->slots[i], key);
 	LWLockRelease(&queue->lock);
 	return count;
 }
@@ -704,7 +703,7 @@ al_waiters_count_before(const AlKey *key, int64 arrival)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
-		count += waits_for_key(&queue->slots[i], key) && queue->slots[i].waiter.arrival < arrival;
+		count += has_name(&queue->slots[i], key) && queue->slots[i].waiter.arrival < arrival;
 	LWLockRelease(&queue->lock);
 	return count;
 }
@@ -720,7 +719,7 @@ al_waiters_since(const AlKey *key)
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
 	{
-		if (waits_for_key(&queue->slots[i], key) &&
+		if (has_name(&queue->slots[i], key) &&
 			(since == 0 || queue->slots[i].waiter.since < since))
 			since = queue->slots[i].waiter.since;
 	}
@@ -784,7 +783,7 @@ al_waiters_of_owner(AlString owner, int *count)
 	return collect(&owner, count);
 }
 
-/* This transaction sweeps: its claims will soon be given back. */
+/* Show others that this backend sweeps, so that they retry past its claims */
 void
 al_waiters_sweep_begin(void)
 {

@@ -12,10 +12,7 @@
 
 #define AL_WAITER_HOLDER_BYTES	64
 
-/*
- * A waiter, with the whole key and owner: hashes only lead to waiters and decide
- * nothing.  A longer label is cut between characters.
- */
+/* A waiter, with the whole key and owner, since hashes decide nothing; a longer label is cut */
 typedef struct AlWaiter
 {
 	uint64		id;				/* of this wait, never reused; 0: not waiting */
@@ -47,11 +44,11 @@ extern void al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_ha
 extern void al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 							int max_holders, bool is_upgrade, int64 arrival, bool has_ticket,
 							text *holder);
-extern void al_waiters_leave(bool granted, int holders);
+extern void al_waiters_leave(bool granted, int seats_used);
 extern bool al_waiters_resign(const AlWaiter *others, int count);
 extern void al_waiters_look(void);
 extern void al_waiters_sleep(int64 microseconds, bool behind_claim);
-extern bool al_waiters_precede(const AlKey *key, bool is_open, int64 arrival, char **first);
+extern bool al_waiters_precede(const AlKey *key, bool caller_is_open, int64 arrival, char **first);
 extern int64 al_waiters_arrival(void);
 extern int	al_waiters_count_before(const AlKey *key, int64 arrival);
 extern bool al_waiters_has_strict(const AlWaiter *waiter, bool *limited);

@@ -5,26 +5,24 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: if the module is preloaded, a launcher without a database runs whenever the
- * server accepts writes.
+ * Model: if the module is preloaded, a launcher without a database runs whenever the server
+ * accepts writes.
  *
- * 1. Every sweep_interval, the launcher begins a round.  It reads pg_database, and starts
- *    a worker for each database that may need a sweep, one worker at a time.
- * 2. The worker (sweep/worker.c) sweeps the database and exits.  It stays no longer, so
- *    it delays DROP DATABASE and the like only briefly.
- * 3. The worker reports when the next row can be removed.  Until then, the database is
- *    skipped as long as no transaction has counted a change there (shmem/stat.c).  It is
- *    also skipped if the extension is missing there or has another version.  But rows can
- *    come in ways that are not counted, so every tenth interval visits it anyway.
+ * 1. Every sweep_interval, the launcher begins a round.  It reads pg_database, and starts a
+ *    worker for each database that may need a sweep, one worker at a time.
+ * 2. The worker (sweep/worker.c) sweeps the database and exits.
+ * 3. The worker reports when the next row can be removed.  Until then, the database is skipped as
+ *    long as no transaction has counted a change there (shmem/stat.c), and while the extension is
+ *    missing there or has another version.  But rows can come in ways that are not counted, so
+ *    every tenth interval visits it anyway.
  * 4. A failed visit is repeated after a pause that doubles each time, up to ten intervals.
- * 5. A session that may have missed an offer to the next in line wakes the launcher.  A
- *    worker then sweeps app_lock_queue of that database, and nothing else.
+ * 5. A session that may have missed an offer wakes the launcher.  A worker then sweeps only
+ *    app_lock_queue of that database.
  *
  * Intervals are measured by the monotonic clock, so setting the clock delays no sweep.
- * Only the time at which a row can be removed is a time of the clock of leases.
  *
- * Locking rules: the locks of AlStats and AlSweeper are held one at a time, and never
- * over a call that may raise.
+ * Locking rules: the locks of AlStats and AlSweeper are held one at a time, and never over a call
+ * that may raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,12 +61,10 @@ PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 #define SHORTEST_INTERVAL	USECS_PER_SEC
 
 /*
- * A database is visited after this number of intervals even if nothing seems to be due.
- * The pause after a failed visit is not longer either.
+ * A database is visited, or a failed visit repeated, after this number of intervals at the latest
  */
 #define INTERVALS_UNSEEN	10
 
-/* A database to be swept */
 typedef struct Target
 {
 	Oid			oid;
@@ -91,7 +87,6 @@ al_sweep_interval(void)
 	return AL_MS_TO_US(al_sweep_interval_ms);
 }
 
-/* Memory of one round */
 static MemoryContext round_context = NULL;
 
 static void
@@ -124,7 +119,6 @@ handle_signals(void)
 		proc_exit(1);
 }
 
-/* Sleep until the latch is set or the time is up */
 static void
 sleep_for(int64 microseconds)
 {
@@ -250,10 +244,7 @@ forget_entries(const Oid *entries, List *existing)
 	}
 }
 
-/*
- * Update the list of targets from pg_database.  A process without a database can scan it
- * only sequentially, and read only columns of fixed width.
- */
+/* Update the list of targets from a scan of pg_database, which shows columns of fixed width only */
 static void
 list_databases(void)
 {
@@ -416,7 +407,6 @@ run_worker(Oid oid, bool only_queue, AlVisit *visit)
 	return is_started;
 }
 
-/* The result of a visit, for a trace */
 static const char *
 result_name(AlVisitResult result)
 {
@@ -535,7 +525,7 @@ note_no_worker(const Target *target, int failures)
 }
 
 /*
- * Visit all databases that may need it.  Returns when the next round is due, by
+ * Visit all databases that may need it; returns when the next round is due, by
  * al_monotonic_now().  "failures" counts rounds in a row that could start no worker.
  */
 static int64

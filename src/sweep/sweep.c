@@ -5,26 +5,22 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: correctness never depends on a sweep.  An expired lease is free at once, and the
- * next grant of its key reuses the row.  A sweep removes rows of keys that are not used
- * any more, in three steps that share a budget of max_rows:
+ * Model: correctness never depends on a sweep.  It removes rows of keys that are not used any
+ * more, in three steps that share a budget of max_rows:
  *
- * 1. Holdings (app_lock).  A row may go lock_delay after its lease expired or its session
- *    died, or released_retention after its release, but not before min_hold has passed.
- *    Listeners get an event for each lease that has expired.
- * 2. Tickets and offers that have expired (app_lock_queue).  At commit, free keys are
- *    offered to the next in line (lease/line.c).
+ * 1. Holdings (app_lock).  A row may go lock_delay after its lease expired or its session died,
+ *    or released_retention after its release, but not before min_hold has passed.  Listeners get
+ *    an event for each lease that has expired.
+ * 2. Tickets and offers that have expired (app_lock_queue).  At commit, free keys are offered to
+ *    the next in line (lease/line.c).
  * 3. Old grants (lock_history).
  *
- * For each row of app_lock, a sweep looks, claims and looks again, like all verbs.  It
- * never waits for a claim, but skips a key that an unfinished transaction has claimed.
- * An acquire that meets the claim of a sweep waits for a moment (lease/attempt.c).
+ * For each row of app_lock, a sweep looks, claims and looks again, like all verbs, and skips a
+ * key that an unfinished transaction has claimed.  Rows are read in the order of the table, from
+ * where the last sweep stopped.
  *
- * Rows are read in the order of the table.  A sweep begins where the last one stopped, so
- * that small sweeps do not read the same blocks again and again.
- *
- * Locking rules: app_lock is open with RowExclusiveLock.  Claims of removed rows are kept
- * to the end of the transaction.
+ * Locking rules: app_lock is open with RowExclusiveLock.  Claims of removed rows are kept to the
+ * end of the transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -124,8 +120,8 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 }
 
 /*
- * Remove at most max_rows rows of app_lock, from at most max_blocks blocks.  Stops early
- * when the transaction has max_claims_per_transaction claims.
+ * Remove at most max_rows rows of app_lock, from at most max_blocks blocks; fewer when the
+ * transaction has max_claims_per_transaction claims.
  */
 static void
 sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now, AlSwept *swept)
@@ -186,10 +182,7 @@ sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now
 		pg_atomic_write_u64(&database->sweep_from, stopped_at);
 }
 
-/*
- * Remove expired tickets and offers, and let the commit offer free keys to the next in
- * line.  Returns whether all were removed.
- */
+/* Remove expired tickets and offers, and let the commit offer free keys; were all removed? */
 static bool
 sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
 {
@@ -217,7 +210,6 @@ al_sweep_over(void)
 	al_waiters_sweep_end();
 }
 
-/* Begin a sweep of the whole table */
 void
 al_sweep_begin(Relation rel, AlSwept *swept)
 {
@@ -229,8 +221,8 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 }
 
 /*
- * Continue a sweep, and note in "swept" the work done and left.  Removes at most max_rows
- * rows, and reads at most max_blocks blocks of app_lock.
+ * Continue a sweep, and note in "swept" the work done and left.  Removes at most max_rows rows,
+ * and reads at most max_blocks blocks of app_lock.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)

@@ -5,16 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the worker sweeps in batches, each in its own transaction, and rests between
- * them.  If another session wants the database for itself or has locked app_lock, the
- * worker exits, and the launcher starts another one at the next interval.
+ * Model: the worker sweeps in batches, each in its own transaction, and rests between them.  If
+ * another session wants the database for itself or has locked app_lock, the worker exits, and the
+ * launcher starts another one at the next interval.
  *
- * The worker connects as the bootstrap superuser, and overrides settings of the database
- * and of roles.  The sweep itself runs as the owner of app_lock, like VACUUM, and runs no
- * user code: see table/app_lock.c and table/catalog.c.
- *
- * A sweep is never urgent.  So the worker does not wait for locks on our tables, for a
- * flush or for a standby, and waits at most a second for any other lock.
+ * The worker connects as the bootstrap superuser, and overrides settings of the database and of
+ * roles.  The sweep itself runs as the owner of app_lock, like VACUUM, and runs no user code.
+ * The worker does not wait for locks on our tables, for a flush or for a standby, and waits at
+ * most a second for any other lock.
  *
  * Locking rules: the lock of AlSweeper is held only to copy a few fields.
  *
@@ -73,10 +71,7 @@ al_sweeper(void)
 	return sweeper;
 }
 
-/*
- * Lock a database as a connecting session does, until the transaction ends.  False if
- * another session is about to drop, rename or copy the database.
- */
+/* Lock a database as a new session does, until the transaction ends; false: DDL wants it */
 bool
 al_lock_database(Oid database)
 {
@@ -93,10 +88,7 @@ override(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/*
- * Number of rows to remove per transaction.  Each row takes an entry in the lock table; a
- * batch uses at most a sixteenth of the table.
- */
+/* Number of rows to remove per transaction, at most a sixteenth of the lock table */
 static int
 batch_size(void)
 {
@@ -105,10 +97,7 @@ batch_size(void)
 	return (int) Max(Min(al_sweep_batch, entries / 16), 1);
 }
 
-/*
- * Sweep a batch in its own transaction, of all tables or only of app_lock_queue.  False
- * if nothing could be swept; "result" says why.
- */
+/* Sweep a batch, of all tables or only of app_lock_queue; false: *result says why not */
 static bool
 sweep_batch(AlSwept *swept, bool is_first, bool only_queue, AlVisitResult *result)
 {
@@ -162,10 +151,7 @@ pause_for(int64 microseconds)
 	ResetLatch(MyLatch);
 }
 
-/*
- * Let the owner of the database terminate this process.  DROP DATABASE ... WITH (FORCE)
- * checks the role of each process, and this process runs as a superuser.
- */
+/* Let the database's owner end this process: DROP DATABASE ... WITH (FORCE) checks its role */
 static void
 set_role_of_process(void)
 {

@@ -5,29 +5,24 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: rows are read and written directly, below the executor.  That is fast, and
- * it runs no code of users: no triggers, no rules, no row security, no expressions.
- * The callers check permissions, read-only transactions and recovery;
- * table/catalog.c has checked the columns and the indexes.
+ * Model: rows are read and written below the executor.  That is fast and runs no code of users:
+ * no triggers, rules, row security or expressions.  The callers check permissions, read-only
+ * transactions and recovery; table/catalog.c has checked the columns and the indexes.
  *
- * At every isolation level, reads see the newest committed state and the changes of their
- * own transaction.  They take no predicate locks, or two acquires of different keys whose
- * rows share a page could fail with 40001: see table/entries.c.
+ * At every isolation level, reads see the newest committed state and the changes of their own
+ * transaction.  They take no predicate locks, or two acquires of different keys whose rows share
+ * a page could fail with 40001: see table/entries.c.
  *
- * A key that was ever held exclusively has a row in slot 0.  Shared holdings have rows in
- * higher slots: see table/sharers.c.
+ * A key that was ever held exclusively has a row in slot 0; shared holdings have rows in higher
+ * slots (table/sharers.c).  A released row stays, and the next grant of its key updates it.  Key
+ * and slot never change and owner_hash rarely, so updates are HOT and the indexes do not grow.
  *
- * Writes keep rows in place: a released row stays, and the next grant of its key
- * updates it.  Key and slot never change and owner_hash rarely, so updates are HOT
- * and the indexes do not grow.
- *
- * Locking rules: app_lock is open with AccessShareLock for reads and
- * RowExclusiveLock for writes, which is kept until commit once something is written.
- * A transaction has claimed the key of each row that it writes (claim/claim.c); the
- * primary key is the last line of defence.  Claims for shared holdings do not exclude
- * each other, so two transactions may choose the same dead row: al_table_try_put() fails
- * for the second one.  After each write the command counter is advanced, so that the same
- * statement may write the row again.
+ * Locking rules: app_lock is open with AccessShareLock for reads and RowExclusiveLock for writes,
+ * which is kept until commit once something is written.  A transaction has claimed the key of
+ * each row that it writes (claim/claim.c); the primary key is the last line of defence.  Claims
+ * for shared holdings do not exclude each other, so two transactions may choose the same dead
+ * row: al_table_try_put() fails for the second.  After each write the command counter is
+ * advanced, so that the same statement may write the row again.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,10 +66,7 @@ raise_no_index(Relation rel, const char *column)
 			 errhint("Drop the extension and create it again.")));
 }
 
-/*
- * The indexes that find rows by key and by owner.  Their OIDs are not remembered,
- * because REINDEX CONCURRENTLY replaces the indexes.
- */
+/* Not remembered, because REINDEX CONCURRENTLY replaces the indexes */
 Oid
 al_table_key_index(Relation rel)
 {
@@ -184,10 +176,7 @@ find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *hol
 	return found;
 }
 
-/*
- * Does the table have a block?  Our lock on the table prevents a truncation, and taking
- * the lock has invalidated a length cached before one.  So a cached length suffices.
- */
+/* Does the table have a block?  Our lock prevents a truncation, so a cached length suffices. */
 static bool
 has_block(Relation rel, BlockNumber block)
 {
@@ -199,8 +188,8 @@ has_block(Relation rel, BlockNumber block)
 }
 
 /*
- * Keys that are used one after the other, as by a statement that updates rows, often have
- * neighbouring rows too.  After two neighbours, the next location is as good as a hint.
+ * Keys used one after the other, as by a statement that updates rows, often have neighbouring
+ * rows.  After two neighbours, the next location is as good as a hint.
  */
 static ItemPointerData last_tid;
 static bool in_sequence = false;
@@ -225,9 +214,8 @@ note_tid(ItemPointer tid)
 }
 
 /*
- * Find the version of the row in a slot of a key, or AL_SLOT_ANY, that a snapshot sees, at
- * a location or by following the chain of updates from there.  After false, the row may
- * still exist elsewhere.
+ * Find the version of the row in a slot of a key, or AL_SLOT_ANY, that a snapshot sees, at a
+ * location or by the chain of updates from there.  False: the row may still exist elsewhere.
  */
 static bool
 follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
@@ -238,9 +226,9 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 	bool		more = true;
 
 	/*
-	 * The location or a link may lead out of the table.  VACUUM may have cut off its
-	 * end, while a version that an aborted transaction left on another page still links
-	 * there.  And a row that was moved to another partition has a link to no block.
+	 * The location or a link may lead out of the table: VACUUM may have cut off its end, while a
+	 * version that an aborted transaction left still links there.  A row that was moved to
+	 * another partition has a link to no block.
 	 */
 	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
 	{
@@ -295,8 +283,8 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 }
 
 /*
- * Find the row in a slot of a key without the index.  A row found in a sequence gets no
- * hint, which would displace the hint of a key that is used more often.
+ * Find the row in a slot of a key without the index.  A row found in a sequence gets no hint,
+ * which would displace that of a key used more often.
  */
 bool
 al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
@@ -317,7 +305,6 @@ al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snaps
 	return true;
 }
 
-/* Find the later version of a row version that a snapshot sees, without the index. */
 bool
 al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 					 Snapshot snapshot, AlHolding *update)
@@ -349,7 +336,6 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 	return true;
 }
 
-/* Set a holding to one that has no row. */
 void
 al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 {
@@ -359,10 +345,7 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 	holding->key = key->name;
 }
 
-/*
- * Find the row in a slot of a key that a snapshot sees.  If there is none, returns false
- * and sets the holding as al_table_no_row() does.
- */
+/* Find the row in a slot of a key that a snapshot sees; false: *holding as by al_table_no_row() */
 bool
 al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 				   AlHolding *holding)
@@ -382,7 +365,6 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 	return found;
 }
 
-/* Find the row in a slot of a key as of now, as al_table_find_seen() does */
 bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
@@ -412,10 +394,7 @@ has_room(Relation rel, BlockNumber block, Size room)
 	return found;
 }
 
-/*
- * The block that the new row of a holding will likely be in: the one that heap_insert()
- * will try first because we ask for it, or else the one that it will have to add
- */
+/* The block that a new row will likely be in: heap_insert() tries it first, or has to add it */
 BlockNumber
 al_table_next_block(Relation rel, const AlHolding *holding)
 {
@@ -442,8 +421,8 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 }
 
 /*
- * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to the
- * row, or the key has a crowd, this also sets holding->sole.
+ * Find the row of the exclusive holding of a key as of now.  holding->sole is known only if no
+ * hint led to the row and the key has no crowd.
  */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
@@ -473,8 +452,8 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Look again, under a claim, at a holding that was found without one.  If the same row
- * version, made by the same transaction, is there and not outdated, it is the last one.
+ * Look again, under a claim, at a holding that was found without one.  If the same row version,
+ * by the same transaction, is there and not outdated, it is the last one.
  */
 void
 al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
@@ -497,12 +476,10 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Make index entries for a row version that is not heap-only.  The indexes need no
- * executor, and the only condition is that of app_lock_owner_idx: table/catalog.c has
- * checked that.  An update passes indexUnchanged to the indexes, even if owner_hash has
- * changed: then they remove entries of dead versions before they grow.  No update changes
- * the primary key, so it is not checked again, which would cost a look at each former
- * version that cannot be removed yet.
+ * Make index entries for a row version that is not heap-only.  The only condition is that of
+ * app_lock_owner_idx (table/catalog.c).  An update passes indexUnchanged, even if owner_hash has
+ * changed: then indexes remove entries of dead versions before they grow.  No update changes the
+ * primary key, so it is not checked again, which would cost a look at each former version.
  */
 static void
 insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
@@ -537,9 +514,8 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 }
 
 /*
- * Write a holding over its row, which no other transaction can be changing, or as a new
- * row.  The key is claimed.  Raises 23505 or XX000 if somebody writes to the table by
- * hand.
+ * Write a holding over its row, which no other transaction can be changing, or as a new row.  The
+ * key is claimed.  Raises 23505 or XX000 if somebody writes to the table by hand.
  */
 void
 al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
@@ -572,9 +548,8 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Write a holding over a row that others may be changing.  Returns false if they are
- * changing the row, or have changed it since it was read.  The row is locked first,
- * because that can skip a locked row instead of waiting for it.
+ * Write a holding over a row that others may be changing; false if they are, or have changed it
+ * since it was read.  The row is locked first, because that can skip a locked row.
  */
 bool
 al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
@@ -589,10 +564,7 @@ al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 	return true;
 }
 
-/*
- * Remove the row of a holding whose key the caller has claimed.  Returns false, and
- * does not wait, if somebody has locked the row by hand.
- */
+/* Remove the row of a holding whose key is claimed; false, without waiting: somebody locks it */
 bool
 al_table_try_delete(Relation rel, AlHolding *holding)
 {

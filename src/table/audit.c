@@ -5,17 +5,15 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a forced end of a lease leaves a row in lock_audit, in the same transaction, and
- * a message in the server log, which stays when the transaction rolls back.  Both have
- * the key, its holder, the role that ended the lease, and the reason.  The former owner
- * appears only as a digest, and only in the row.  The row is written below the executor,
- * so that a trigger on lock_audit cannot run with the privileges of a DBA.
+ * Model: a forced end of a lease leaves a row in lock_audit, in the same transaction, and a
+ * message in the server log, which stays when the transaction rolls back.  Both have the key, its
+ * holder, the role that ended the lease, and the reason.  The former owner appears only as a
+ * digest, and only in the row: a call that presents the owner learns from the audit how that
+ * owner lost the key.  The row is written below the executor, so that no trigger on lock_audit
+ * runs with the privileges of a DBA.
  *
- * A call that presents the former owner learns from the audit how that owner lost the
- * key.  Without the owner, the audit tells nothing.
- *
- * Locking rules: rows of lock_audit are only inserted.  It is read with AccessShareLock,
- * which is given back at once.
+ * Locking rules: rows of lock_audit are only inserted.  It is read with AccessShareLock, which is
+ * given back at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,7 +52,6 @@ al_audit_digest(text *owner)
 							   CStringGetTextDatum("hex"));
 }
 
-/* The name of a role, or its OID if the role has been dropped */
 static const char *
 role_name(Oid role)
 {
@@ -74,8 +71,8 @@ show_role(Name name)
 }
 
 /*
- * The last forced end of an owner's holding of a key, or NULL, also if the table cannot be
- * read at once.  It has the highest token.  Without the index, the whole table is read.
+ * The last forced end of an owner's holding of a key, by its token; NULL also if the table cannot
+ * be read at once.  Without the index, the whole table is read.
  */
 const AlForcedEnd *
 al_audit_find(const AlKey *key, const AlOwner *owner)

@@ -10,7 +10,6 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* The end of a holding that somebody forced */
 typedef struct AlForcedEnd
 {
 	TimestampTz at;

@@ -5,19 +5,19 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the extension may be in any schema, and may be dropped and created again
- * during a session.  So OIDs are looked up when they are first needed, without
- * search_path, and are forgotten when the relation cache says that one of the
- * relations has changed.  After each change, this file checks once what other files rely
- * on: the extension has the version of this library, the relations are as the install
- * script made them, and no index needs user code to be kept up to date.
+ * Model: the extension may be in any schema, and may be dropped and created again during a
+ * session.  So OIDs are looked up when they are first needed, without search_path, and are
+ * forgotten when the relation cache says that one of the relations has changed.  After each
+ * change, this file checks once what other files rely on: the extension has the version of this
+ * library, the relations are as the install script made them, and no index needs user code to be
+ * kept up to date.
  *
- * A library serves the SQL objects of its own version and no others.  Each script of
- * the extension begins with al_begin_script(), which waits for all transactions that
- * have written, and makes every session compare the versions again.
+ * A library serves the SQL objects of its own version and no others.  Each script begins with
+ * al_begin_script(), which waits for all transactions that have written, and makes every session
+ * compare the versions again.
  *
- * Locking rules: a relation is opened with the lock that the caller asks for.
- * Taking it processes invalidations, so the OID is compared again under the lock.
+ * Locking rules: a relation is opened with the lock that the caller asks for.  Taking it
+ * processes invalidations, so the OID is compared again under the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -147,7 +147,6 @@ static const ColumnDefinition queue_columns[Natts_queue] = {
 	{"owner_hash", INT8OID, InvalidOid},
 };
 
-/* One of our relations */
 typedef struct CachedRelation
 {
 	const char *name;
@@ -317,9 +316,8 @@ al_guard_function(void)
 }
 
 /*
- * Look our relations up.  The OIDs are valid if no invalidation came meanwhile.  If the
- * extension is not installed or has another version, returns false with "missing_ok", or
- * raises 42704 or 55000.
+ * Look our relations up.  The OIDs are valid if no invalidation came meanwhile.  False with
+ * "missing_ok", or raises 42704 or 55000: the extension is not installed or has another version.
  */
 static bool
 look_up(bool missing_ok)
@@ -356,7 +354,6 @@ look_up(bool missing_ok)
 	return true;
 }
 
-/* Raise 42704 or 55000 if this library cannot serve the extension. */
 void
 al_check_version(void)
 {
@@ -365,9 +362,9 @@ al_check_version(void)
 }
 
 /*
- * The install or an update script begins; pg_extension already has the new version.
- * Raises 55000 if that is newer than the library.  A transaction that has written with
- * one version must not commit with another, so an update locks app_lock against all.
+ * The install or an update script begins; pg_extension already has the new version.  Raises 55000
+ * if that is newer than the library.  An update locks app_lock against all: a transaction that
+ * has written with one version must not commit with another.
  */
 void
 al_begin_script(void)
@@ -419,10 +416,7 @@ al_mode_value(bool is_shared)
 	return ObjectIdGetDatum(modes[is_shared]);
 }
 
-/*
- * Raise 55000 unless a relation is as the install script made it: a tuple that is formed
- * or read with other columns would be garbage.
- */
+/* Raise 55000 unless a relation is as the install script made it */
 static void
 check_definition(Relation rel, const CachedRelation *cached)
 {
@@ -452,9 +446,8 @@ check_definition(Relation rel, const CachedRelation *cached)
 }
 
 /*
- * Is an index without a condition, or is its condition that of app_lock_owner_idx, which
- * we can apply?  The condition is read from the catalog: the relation cache would
- * simplify it, and call functions in it.
+ * Is an index without a condition, or is its condition that of app_lock_owner_idx?  Read from the
+ * catalog: the relation cache would simplify it, and call functions in it.
  */
 static bool
 has_good_predicate(Relation rel, Relation index)
@@ -505,9 +498,8 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open one of our relations.  With "missing_ok", returns NULL if there is no extension of
- * this version or no relation; otherwise raises 42704 or 55000.  Raises 55000 if the
- * relation was changed so that we cannot use it.
+ * Open one of our relations.  With "missing_ok", NULL if there is no extension of this version or
+ * no relation; otherwise raises 42704 or 55000.  Raises 55000 if it was changed.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
@@ -558,7 +550,6 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
-/* Open app_lock, and bring the policies of this session up to date. */
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
@@ -617,8 +608,8 @@ al_is_installed(void)
 }
 
 /*
- * Open app_lock to write to it, without waiting.  NULL: a lock is not free, or, if *missing
- * is set, the extension is not installed or has another version.
+ * Open app_lock to write to it, without waiting.  NULL: a lock is not free; or, if *missing is
+ * set, the extension is not installed or has another version.
  */
 Relation
 al_open_now(bool *missing)
@@ -695,9 +686,8 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role see the holdings of others?  Yes if it may execute lock_status(),
- * which lists them.  A caller that comes through a view or function of another role need
- * not have USAGE on our schema, so the function is looked up without that check.
+ * May the current role see the holdings of others?  Yes if it may execute lock_status().  A
+ * caller that comes through a view of another role need not have USAGE on our schema.
  */
 bool
 al_is_monitor(void)

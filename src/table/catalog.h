@@ -11,10 +11,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
-/*
- * The head of a function that SQL calls.  The versions of library and extension are
- * compared before anything else, so that the function can rely on its arguments.
- */
+/* The head of an SQL function: first the versions of library and extension are compared */
 #define AL_FUNCTION(function) \
 	PG_FUNCTION_INFO_V1(function); \
 	static Datum checked_##function(PG_FUNCTION_ARGS); \

@@ -5,19 +5,17 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the caller has a snapshot and reads the entries of an index one by one.  Each
- * entry leads to a chain of versions, and the snapshot sees at most one of them.  At every
- * isolation level this takes no predicate locks: PostgreSQL takes those for MVCC
- * snapshots only, so a SERIALIZABLE transaction reads all versions and applies the
- * snapshot itself.
+ * Model: the caller has a snapshot and reads the entries of an index one by one.  Each entry
+ * leads to a chain of versions, of which the snapshot sees at most one.  At every isolation level
+ * this takes no predicate locks: PostgreSQL takes those for MVCC snapshots only, so a
+ * SERIALIZABLE transaction reads all versions and applies the snapshot itself.
  *
- * An ordinary index fetch would prune the page at each look, since pages of app_lock
- * are always nearly full.  That costs a fifth of an acquire and its release.  So a page
- * is pruned only when the next update would find no room on it, or when an entry leads
- * to nothing.
+ * An ordinary index fetch would prune the page at each look, which costs a fifth of an acquire
+ * and its release, since pages of app_lock are always nearly full.  So a page is pruned only when
+ * the next update would find no room on it, or when an entry leads to nothing.
  *
- * Locking rules: app_lock is open with AccessShareLock at least.  The page of the last
- * entry stays pinned, not locked, until the next one.
+ * Locking rules: app_lock is open with AccessShareLock at least.  The page of the last entry
+ * stays pinned, not locked, until the next one.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,7 +58,6 @@ al_entries_begin(AlEntries *entries, Relation rel, Oid index, Snapshot snapshot,
 	index_rescan(entries->scan, keys, nkeys, NULL, 0);
 }
 
-/* The next entry; NULL at the end */
 ItemPointer
 al_entries_next(AlEntries *entries)
 {
@@ -128,9 +125,9 @@ al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 }
 
 /*
- * Read the next version in the chain that an entry leads to, visible or not; false at the
- * end.  *tid is that of the entry at first, and then that of the last version.  After
- * true, the page is locked until al_entries_unlock().
+ * Read the next version, visible or not, in the chain of an entry; false at the end.  *tid is
+ * that of the entry, then of the last version.  After true, al_entries_unlock() has to unlock the
+ * page.
  */
 bool
 al_entries_version(AlEntries *entries, ItemPointer tid, bool first, HeapTuple tuple)

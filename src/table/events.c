@@ -5,22 +5,20 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a verb notes an event when it acts, and the commit that makes the action visible
- * sends the event.  A rolled back action sends nothing.  A prepared transaction sends
- * nothing either, since PostgreSQL refuses to prepare one that has used NOTIFY: a waiter
- * for a key must not keep another transaction from being prepared.
+ * Model: a verb notes an event when it acts, and the commit that makes the action visible sends
+ * the event.  A rolled back action sends nothing, nor does a prepared transaction: PostgreSQL
+ * refuses to prepare one that has used NOTIFY.
  *
- * An event is sent if the policy of the key or a ticket asks for it.  It is only a hint:
- * anybody who knows the name of a channel can send there, so listeners check what they
- * hear.  The name of a channel is a hash of the key with a secret, so a role that may not
- * ask for the name cannot guess it.
+ * An event is sent if the policy of the key or a ticket asks for it.  It is only a hint: anybody
+ * who knows the name of a channel can send there, so listeners check what they hear.  The name is
+ * a hash of the key with a secret, so a role that may not ask for it cannot guess it.
  *
- * If the notification queue of the server would be more than half full, events are left
- * out, with a message in the server log: PostgreSQL would roll back the commit.  They are
- * also left out if commits of others that notify are in the way for too long.
+ * If the notification queue of the server would be more than half full, events are left out, with
+ * a message in the server log: PostgreSQL would roll back the commit.  They are also left out if
+ * commits of others that notify are in the way for too long.
  *
- * Locking: commits that notify follow one another, by a lock that PostgreSQL takes late in
- * the commit and waits for.  We take that lock earlier, with a limit on the wait.
+ * Locking: commits that notify follow one another, by a lock that PostgreSQL takes late in the
+ * commit and waits for.  We take that lock earlier, with a limit on the wait.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,7 +79,6 @@ static List *events = NIL;
 /* Has this transaction waited in vain for others that notify? */
 static bool gave_up = false;
 
-/* Does a policy or a ticket ask for the events of a key? */
 bool
 al_event_is_wanted(const AlKey *key)
 {
@@ -91,7 +88,6 @@ al_event_is_wanted(const AlKey *key)
 		al_tickets_look(key, NULL, &line);
 }
 
-/* The channel of a key */
 char *
 al_event_channel(const AlKey *key)
 {
@@ -102,10 +98,7 @@ al_event_channel(const AlKey *key)
 					(unsigned long long) hash.words[1]);
 }
 
-/*
- * A text in UTF-8.  If its encoding is SQL_ASCII, or it is not valid, as some names of
- * roles are, each byte that is not ASCII becomes a question mark.
- */
+/* A text in UTF-8.  If it is SQL_ASCII or not valid, bytes that are not ASCII become "?". */
 static char *
 to_utf8(AlString string)
 {
@@ -134,8 +127,8 @@ to_utf8(AlString string)
 }
 
 /*
- * Add a text as a member of the object, with at most "most" bytes in JSON.  Payloads are
- * ASCII: a character that the encoding of a listener lacks would end its connection.
+ * Add a text as a member of the object, with at most "most" bytes in JSON.  ASCII only: a
+ * character that the encoding of a listener lacks would end its connection.
  */
 static void
 add_text(StringInfo json, const char *name, const text *value, int most)
@@ -282,9 +275,8 @@ wait_for_lock(const LOCKTAG *tag, int longest)
 }
 
 /*
- * Take the lock that the commit needs to send notifications.  Any role of the server can
- * hold it for long, so this gives up after LONGEST_WAIT and returns false: then the
- * transaction sends nothing.  Raises 57014 and 57P01.
+ * Take the lock that the commit needs to send notifications.  Any role of the server can hold it
+ * for long.  False after LONGEST_WAIT: the transaction sends nothing.  Raises 57014 and 57P01.
  */
 bool
 al_events_begin(void)
@@ -310,7 +302,6 @@ log_left_out(const char *detail, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* The transaction is about to commit: let the commit send the noted events. */
 void
 al_events_commit(void)
 {
@@ -337,7 +328,6 @@ al_events_commit(void)
 	events = NIL;
 }
 
-/* The transaction has ended. */
 void
 al_events_forget(void)
 {
@@ -345,7 +335,6 @@ al_events_forget(void)
 	gave_up = false;
 }
 
-/* A level of nesting rolls back: drop its events. */
 void
 al_events_subabort(int level)
 {
@@ -354,7 +343,6 @@ al_events_subabort(int level)
 		events = list_delete_last(events);
 }
 
-/* A level of nesting commits: its events belong to the outer level. */
 void
 al_events_subcommit(int level)
 {

@@ -5,37 +5,35 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a token is the next number of the sequence app_lock_fence, drawn while the key
- * is claimed, so a later grant of the key has a higher token.
+ * Model: a token is the next number of the sequence app_lock_fence, drawn while the key is
+ * claimed, so a later grant of the key has a higher token.
  *
- * nextval() is not used: it would change the answer of lastval() in this session, and it
- * hands out numbers whose WAL is not flushed, which a crash can hand out again.  Here, the
- * sequence is logged DRAW_AHEAD numbers in advance, and that record is flushed before any
- * of them is used.  So no number is drawn twice, even if its transaction rolled back.
+ * nextval() is not used: it would change lastval() in this session, and it hands out numbers
+ * whose WAL is not flushed, which a crash can hand out again.  Here, the sequence is logged
+ * DRAW_AHEAD numbers in advance, and that record is flushed before any of them is used.  So no
+ * number is drawn twice, even if its transaction rolled back.
  *
- * A copy of the database that lost the last WAL, or was made from an older state,
- * begins a new epoch: a promoted standby, point-in-time recovery, a restored dump, a
- * clone.  Its next token is the clock in microseconds since 2000, or the last token
- * plus EPOCH_GAP where the clock is not clearly ahead of it.  Since all epochs begin
- * like that, and fewer than a million tokens a second are drawn, the clock is above
- * every token of every copy.  The gap is for a server whose clock is behind: no
- * standby loses a million grants.
+ * A copy of the database that lost the last WAL or comes from an older state (a promoted standby,
+ * point-in-time recovery, a restored dump, a clone) begins a new epoch.  Its next token is the
+ * clock in microseconds since 2000, or the last token plus EPOCH_GAP where the clock is not
+ * clearly ahead of it.  All epochs begin like that, and fewer than a million tokens a second are
+ * drawn, so the clock is above every token of every copy.  The gap is for a server whose clock is
+ * behind: no standby loses a million grants.
  *
- * A copy knows itself by its identity, a hash of the server, its start, the timeline
- * and the database.  The identity is in the upper half of the sequence's log_cnt;
- * the lower half says how many numbers WAL still covers.  Neither is dumped, and
- * setval() and ALTER SEQUENCE clear both, so a new epoch begins after those too.
+ * A copy knows itself by its identity, a hash of the server, its start, the timeline and the
+ * database, in the upper half of the sequence's log_cnt.  The lower half says how many numbers
+ * WAL still covers.  Neither is dumped, and setval() and ALTER SEQUENCE clear both, so a new
+ * epoch begins after those too.
  *
- * Behind its columns, the tuple of the sequence has the secret of the database's
- * hashes (base/hash.c), which no SQL shows and no dump has.  setval() changes the
- * tuple in place and ALTER SEQUENCE copies it, so both keep the secret; standbys and
- * physical copies have it with the page.  pg_upgrade --swap makes the sequence anew, while
- * there are no claims; then another secret is made.
+ * Behind its columns, the tuple of the sequence has the secret of the database's hashes
+ * (base/hash.c), which no SQL shows and no dump has.  setval() and ALTER SEQUENCE keep it;
+ * standbys and physical copies have it with the page.  pg_upgrade --swap makes the sequence anew,
+ * while there are no claims; then another secret is made.
  *
- * Locking rules: a content lock on the only page of the sequence, held over a flush
- * of WAL once in DRAW_AHEAD draws and when the secret is made.  Errors raised under
- * it mean that the page is corrupt.  The sequence is written at once, outside of the
- * transaction, so no draw waits for the commit of another transaction.
+ * Locking rules: a content lock on the only page of the sequence, held over a flush of WAL once
+ * in DRAW_AHEAD draws and when the secret is made.  Errors raised under it mean that the page is
+ * corrupt.  The sequence is written at once, outside of the transaction, so no draw waits for the
+ * commit of another transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -69,10 +67,9 @@
 #define LOG_CNT_COVERED(log_cnt)	((uint32) (log_cnt))
 
 /*
- * The identity of this copy of the database; never 0.  The timeline is read each time,
- * because a backend survives the promotion of its standby.  The start of the server
- * distinguishes copies without a new timeline, such as a disk snapshot that is started
- * elsewhere.
+ * The identity of this copy of the database; never 0.  The timeline is read each time, because a
+ * backend survives the promotion of its standby.  The start of the server distinguishes copies
+ * without a new timeline, such as a disk snapshot that is started elsewhere.
  */
 static uint32
 identity(void)
@@ -148,10 +145,9 @@ al_fence_draw(int count)
 	covered = LOG_CNT_COVERED(data->log_cnt);
 
 	/*
-	 * As in nextval(), the first draw after a checkpoint has to log, because replay
-	 * starts there and would not see what was logged before.  Unlike there, the
-	 * buffer is marked dirty before the look at the redo pointer, so that a
-	 * checkpoint which moves it meanwhile waits for our lock and writes this draw.
+	 * As in nextval(), the first draw after a checkpoint has to log, because replay starts there.
+	 * Unlike there, the buffer is marked dirty before the look at the redo pointer: a checkpoint
+	 * that moves it meanwhile waits for our lock and writes this draw.
 	 */
 	MarkBufferDirty(buffer);
 	if (LOG_CNT_IDENTITY(data->log_cnt) != copy)

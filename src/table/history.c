@@ -5,18 +5,16 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: if the policy of a key asks for history, the transaction that makes a grant
- * writes a row for it, and the transaction that ends the grant adds when and why.  If a
- * lease just expires, the grant or sweep that takes its row adds the end, and until then
- * app_lock has the expiry.  An extension writes nothing.
+ * Model: if the policy of a key asks for history, the transaction that makes a grant writes a row
+ * for it, and the transaction that ends the grant adds when and why.  If a lease just expires,
+ * the grant or sweep that takes its row adds the end, and until then app_lock has the expiry.  An
+ * extension writes nothing.  For a holding with the lifetime of a transaction, the whole row is
+ * written when it ends.  The owner appears only as a digest.  Rows are written below the
+ * executor.
  *
- * For a holding with the lifetime of a transaction, the whole row is written when it ends.
- * The owner appears only as a digest.  Rows are written below the executor.
- *
- * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  A lock on
- * the table that somebody takes by hand delays the keys whose policy asks for history.  A
- * transaction changes the row of a grant under its claim for the grant, so no transaction
- * waits for a row.
+ * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  A lock on the
+ * table that somebody takes by hand delays the keys whose policy asks for history.  A transaction
+ * changes the row of a grant under its claim for the grant, so no transaction waits for a row.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +54,6 @@
 #define VALUE(column) values[Anum_lock_history_##column - 1]
 #define IS_NULL(column) nulls[Anum_lock_history_##column - 1]
 
-/* Does the policy of a key ask for history? */
 static bool
 is_wanted(const AlKey *key)
 {
@@ -73,7 +70,6 @@ al_history_cause(const AlHolding *holding, AlEndedBy ended_by)
 	return ended_by;
 }
 
-/* Why a holding ended, in a word */
 const char *
 al_history_word(const AlHolding *holding, AlEndedBy ended_by)
 {
@@ -240,10 +236,9 @@ is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc, Looked *looked)
 }
 
 /*
- * Delete at most "max_rows" rows of grants that ended longer ago than
- * atomic_lock.history_retention, and of orphans that began as long ago, the oldest
- * first; returns how many.  Rows that others are changing are skipped.  *from is the
- * acquired_at to begin with, and is set for the next call.
+ * Delete at most "max_rows" rows of grants that ended longer than history_retention ago, and of
+ * orphans that began as long ago, the oldest first; returns how many.  Skips rows that others are
+ * changing.  *from: the acquired_at to begin with, set for the next call.
  */
 int64
 al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)

@@ -5,15 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs space and
- * an update that is not HOT.  So the row of a single exclusive lease whose owner was
- * generated with it is not in the index.  Instead, the owner has the number of the block
- * in which the row was written (base/owner.c).  All other owners, generated or named by
- * the application, are in the index.
+ * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs space and an
+ * update that is not HOT.  So the row of a single exclusive lease whose owner was generated with
+ * it is not in the index.  Instead, the owner has the number of the block in which the row was
+ * written (base/owner.c).  All other owners, generated or named, are in the index.
  *
- * A row moves to another block when an update finds no room, or when somebody rewrites
- * the table.  If the block has a row of the owner outside the index, even a released one,
- * that is its only one.  Otherwise the whole table is searched.
+ * A row moves to another block when an update finds no room, or when somebody rewrites the table.
+ * If the block has a row of the owner outside the index, even a released one, that is its only
+ * one.  Otherwise the whole table is searched.
  *
  * Locking: none.  The caller has app_lock open.
  *
@@ -60,10 +59,7 @@ add_owned_row(List *owned, AlHolding *row)
 	return lappend(owned, owns);
 }
 
-/*
- * Add the rows of an owner that a scan finds.  Returns whether any of them, released
- * or not, has no index entry for this owner.
- */
+/* Add the rows of an owner that a scan finds; is any of them, even released, not in the index? */
 static bool
 scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 {
@@ -105,7 +101,6 @@ find_in_block(Relation rel, const AlOwner *owner, uint32 block_bits, List **owne
 	return false;
 }
 
-/* Add the rows that the index finds */
 static void
 find_in_index(Relation rel, const AlOwner *owner, List **owned)
 {
@@ -137,9 +132,8 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 }
 
 /*
- * The rows of an owner that are not released: a list of AlOwned *, in no order, some
- * perhaps twice.  The block is searched before the index, so that one of the searches
- * finds a row that gets an index entry in between.
+ * The rows of an owner that are not released: AlOwned *, in no order, some perhaps twice.  The
+ * block comes before the index: one of the searches finds a row that gets an entry in between.
  */
 List *
 al_owner_rows(Relation rel, const AlOwner *owner)

@@ -12,7 +12,6 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* A holding of an owner */
 typedef struct AlOwned
 {
 	AlKey		key;

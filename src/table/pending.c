@@ -5,13 +5,11 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a transaction that has changed a holding has written a row version, with the
- * label of the holder, that others do not see yet.  A dirty snapshot sees that version
- * and the transaction that wrote it, at no cost to the writer.  This is for people, and
- * for callers that need to know which transaction they wait for.  It must not decide a
- * grant: the transaction may roll back, or end while we look.
- *
- * A dirty snapshot is no MVCC snapshot, so there are no predicate locks.
+ * Model: a transaction that has changed a holding has written a row version, with the label of
+ * the holder, that others do not see yet.  A dirty snapshot, which takes no predicate locks, sees
+ * that version and the transaction that wrote it.  This is for people, and for callers that need
+ * to know which transaction they wait for.  It must not decide a grant: the transaction may roll
+ * back, or end while we look.
  *
  * Locking rules: app_lock is open with AccessShareLock at least.
  *
@@ -40,10 +38,7 @@
 #include "table/pending.h"
 #include "table/row.h"
 
-/*
- * How many versions of the rows of a key are read that unfinished transactions have
- * written.  A transaction can write any number of them, at the expense of others.
- */
+/* How many unfinished versions of the rows of a key are read; a transaction can write any number */
 #define MOST_VERSIONS	1000
 
 /* Has the row a newer version, whose (sub)transaction has not rolled back? */
@@ -56,8 +51,8 @@ al_pending_is_superseded(HeapTupleHeader header)
 }
 
 /*
- * The process of a transaction; 0: it is prepared, or has ended.  A transaction before our
- * snapshots has ended, and its parent may be unknown by now.
+ * The process of a transaction; 0: it is prepared or has ended.  One before our snapshots has
+ * ended, and its parent may be unknown by now.
  */
 int
 al_pending_process(TransactionId xid)
@@ -121,9 +116,8 @@ scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 }
 
 /*
- * The holdings of a key, or of all keys (NULL), that unfinished transactions of others
- * have written, released or not: a list of AlHolding *, without "meta".  Empty on a
- * standby, which does not know the processes.
+ * The holdings of a key, or of all keys (NULL), that unfinished transactions of others have
+ * written, released or not: AlHolding *, without "meta".  Empty on a standby.
  */
 List *
 al_pending_holdings(Relation rel, const AlKey *key)
@@ -139,9 +133,9 @@ is_of(const AlHolding *holding, const AlOwner *owner)
 }
 
 /*
- * The pending holding of a key by "owner", or by any owner (NULL): the exclusive one, or
- * else the shared one with the lowest fencing token; or NULL.  Next versions of an
- * exclusive row are followed, since the index may lead to many dead ones.
+ * The pending holding of a key by "owner", or by any (NULL): the exclusive one, or else the
+ * shared one with the lowest fencing token; or NULL.  Next versions of an exclusive row are
+ * followed, since the index may lead to many dead ones.
  */
 AlHolding *
 al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)

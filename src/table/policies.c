@@ -5,14 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a policy is a row of app_lock_policy, with null for each part that it leaves
- * to shorter prefixes and settings.  Each role whose members may change the keys has a
- * row of app_lock_policy_role, so that a dump can leave out dropped roles: a restored
- * cluster may have given their OIDs to other roles.
+ * Model: a policy is a row of app_lock_policy, with null for each part that it leaves to shorter
+ * prefixes and settings.  Each role whose members may change the keys has a row of
+ * app_lock_policy_role, so that a dump can leave out dropped roles: a restored cluster may have
+ * given their OIDs to other roles.
  *
- * The table is written below the executor.  A transaction that writes a policy informs
- * all sessions by an invalidation of the table, which takes effect with the commit.  A
- * trigger does the same for rows that come from a dump or are written by hand.
+ * The table is written below the executor.  A transaction that writes a policy informs all
+ * sessions by an invalidation of the table, which takes effect with the commit.  A trigger does
+ * the same for rows that come from a dump or are written by hand.
  *
  * Locking rules: a writer takes ShareRowExclusiveLock and keeps it.  A reader takes
  * AccessShareLock, which is given back at once.
@@ -73,10 +73,7 @@ read_policy(Relation rel, HeapTuple tuple, AlPolicy *policy)
 			DatumGetInt64(values[Anum_policy_first_part - 1 + part]);
 }
 
-/*
- * Add the roles to their policies, which are in order.  A role without a policy, which
- * somebody must have written by hand, has no effect.
- */
+/* Add the roles to their policies, which are in order.  A role without a policy has no effect. */
 static void
 read_roles(Relation rel, AlPolicy *policies, int count)
 {
@@ -97,7 +94,6 @@ read_roles(Relation rel, AlPolicy *policies, int count)
 	al_scan_end(&scan);
 }
 
-/* Each session, and each visit of a sweep, would take too long to read more policies. */
 #define MOST_POLICIES	100000
 
 /* Read all policies as of now: see AlPolicySource.  Raises 53400 if there are too many. */
@@ -173,8 +169,8 @@ delete_rows(Relation rel, AlString prefix)
 }
 
 /*
- * Replace the policy of a prefix, or drop it (NULL).  Returns false if there was none.
- * No other transaction can change policies until this one ends.
+ * Replace the policy of a prefix, or drop it (NULL); false if there was none.  No other
+ * transaction can change policies until this one ends.
  */
 bool
 al_policies_put(AlString prefix, const AlPolicy *policy)

@@ -80,9 +80,8 @@ typedef struct FirstColumns
 } FirstColumns;
 
 /*
- * Read only the key, the slot, the role, the token and the columns that say whether the
- * holding is live.  This is much cheaper than al_row_read().  The key is valid as long as
- * the tuple.
+ * Read only the key, the slot, the role, the token and the columns that say whether the holding
+ * is live: much cheaper than al_row_read().  The key is valid as long as the tuple.
  */
 void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
@@ -134,10 +133,7 @@ form_first_columns(TupleDesc desc, int natts, Datum *values, bool *nulls)
 	return heap_form_tuple(first_columns[natts], values, nulls);
 }
 
-/*
- * Form the row of a holding, without the nulls at its end.  A row without nulls
- * takes less space, and less time to read.
- */
+/* Form the row of a holding, without the nulls at its end, which takes less space and time */
 HeapTuple
 al_row_form(Relation rel, const AlHolding *holding)
 {

@@ -31,10 +31,9 @@
 #include "table/scan.h"
 
 /*
- * An index whose first columns are "columns", each in rising order of its collation; 0:
- * there is none.  table/catalog.c has made sure that it is a B-tree of the whole table, or
- * of the rows with an owner_hash.  The index is never remembered, because REINDEX
- * CONCURRENTLY replaces it.
+ * An index whose first columns are "columns", each in rising order of its collation; 0: none.  It
+ * is a B-tree of the whole table, or of the rows with an owner_hash (table/catalog.c).  Never
+ * remembered, because REINDEX CONCURRENTLY replaces it.
  */
 Oid
 al_scan_index(Relation rel, int count, const AttrNumber *columns)
@@ -69,9 +68,8 @@ al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
 }
 
 /*
- * Begin to scan a relation by an index, or as a whole if "index" is 0.  Keys are in terms
- * of the columns of the relation.  "given" is a snapshot that remains registered until
- * the scan ends; NULL: take one as of now.
+ * Begin to scan a relation by an index, or as a whole if "index" is 0.  Keys are in terms of the
+ * columns of the relation.  "given": a snapshot registered until the scan ends; NULL: take one.
  */
 void
 al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys,
@@ -148,10 +146,7 @@ al_scan_end(AlScan *scan)
 		UnregisterSnapshot(scan->snapshot);
 }
 
-/*
- * Lock a row that others may be changing, before an update.  Returns false, without
- * waiting, if they are changing the row or have changed it since it was read.
- */
+/* Lock a row before an update; false, without waiting: others change it, or have since the read */
 bool
 al_try_lock_row(Relation rel, ItemPointer tid)
 {
@@ -169,10 +164,7 @@ al_try_lock_row(Relation rel, ItemPointer tid)
 	return result == TM_Ok;
 }
 
-/*
- * Begin to scan "count" blocks of a table, which must have the first one, "block".  After
- * the last block of the table, the scan continues with its first one.
- */
+/* Begin to scan "count" blocks from "block", which exists, on; the first follows the last */
 void
 al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block, BlockNumber count)
 {

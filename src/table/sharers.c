@@ -5,16 +5,16 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: a key may have thousands of sharers, so the cost of a call must not grow with
- * their number.  The share of one owner is found by the index of owners, which has every
- * row of a shared holding.  A call that needs to know the sharers counts them up to a
- * limit, and reads a few rows and the one that lasts longest.  Only a call that ends all
- * holdings, or searches for a deadlock, reads all rows.
+ * Model: a key may have thousands of sharers, so the cost of a call must not grow with their
+ * number.  The share of one owner is found by the index of owners, which has every row of a
+ * shared holding.  A call that needs to know the sharers counts them up to a limit, and reads a
+ * few rows and the one that lasts longest.  Only a call that ends all holdings, or searches for a
+ * deadlock, reads all rows.
  *
- * Each shared holding has a slot of its own.  Slots are spread over all numbers, so the
- * rows that follow any number are a sample.  A new holding takes the row that was
- * released last, or an ended one of a sample.  So the number of rows stays within a few
- * times the largest number of holdings at one time.
+ * Each shared holding has a slot of its own.  Slots are spread over all numbers, so the rows that
+ * follow any number are a sample.  A new holding takes the row that was released last, or an
+ * ended one of a sample, which keeps the number of rows within a few times the largest number of
+ * holdings at one time.
  *
  * Locking rules: those of table/app_lock.c.  al_sharers_count() says more.
  *
@@ -65,10 +65,7 @@
 /* The number of entries for one row that are skipped before a search for the next slot */
 #define SKIPPED	20
 
-/*
- * The rows of an owner's shared holdings of a key, live or ended, as the snapshot "given"
- * sees them; NULL: as of now.  A list of AlHolding *.
- */
+/* An owner's shared holdings of a key, live or ended, that "given" (NULL: now) sees: AlHolding * */
 List *
 al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Snapshot given)
 {
@@ -177,8 +174,8 @@ next_slot(SlotScan *scan, int32 *slot)
 }
 
 /*
- * Read the row in the slot of an entry, as a whole or by al_row_peek(); false: no row.  A
- * hint leads to the current version, if an old snapshot keeps many entries alive.
+ * Read the row in the slot of an entry, as a whole or by al_row_peek(); false: no row.  A hint
+ * leads to the current version, if an old snapshot keeps many entries alive.
  */
 static bool
 read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *holding)
@@ -240,15 +237,14 @@ count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row
 }
 
 /*
- * Look at the rows of a key, from a slot on, as the snapshot "given" sees them; NULL: as
- * of now.  With "all", or if there are few rows, the list has all of them.  Otherwise it
- * has at most FEW rows, the two live ones that last longest, and those that keep the key
- * closed.  Other live ones are counted, up to a total of AL_MOST_COUNTED + 2: a message
- * names one sharer and "at least 100 others", and one may be the owner's own.  The list
- * has a live row if there is any.
+ * Look at the rows of a key, from a slot on, as "given" sees them (NULL: as of now).  With "all",
+ * or if there are few rows, the list has all of them.  Otherwise it has at most FEW rows, the two
+ * live ones that last longest, and those that keep the key closed.  Other live ones are counted,
+ * up to a total of AL_MOST_COUNTED + 2: a message names one sharer and "at least 100 others", and
+ * one may be the owner's own.  The list has a live row if there is any.
  *
- * rows->exclusive.sole says whether the index has no entries for shared holdings, dead or
- * alive.  If first_slot is above 0, no other field of it is set.
+ * rows->exclusive.sole says whether the index has no entries for shared holdings, dead or alive.
+ * If first_slot is above 0, no other field of it is set.
  */
 void
 al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snapshot given,
@@ -380,9 +376,8 @@ al_sharers_over(Relation rel, const AlKey *key)
 
 /*
  * A slot for a new shared holding.  The lower bits of the fencing token decide, so no two
- * transactions choose the same slot before 2^31 tokens are drawn.  Tokens that were drawn
- * together have slots next to each other, as their rows are, and far from other slots:
- * multiplication by an odd number is a permutation of the numbers of that many bits.
+ * transactions choose the same slot before 2^31 tokens are drawn.  Tokens drawn together have
+ * neighbouring slots, far from others: multiplying by an odd number permutes the numbers.
  */
 int32
 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
@@ -397,7 +392,6 @@ al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 	return slot;
 }
 
-/* A live holding, and when it ends */
 typedef struct Seat
 {
 	TimestampTz end;
@@ -413,7 +407,6 @@ compare_seats(const void *a, const void *b)
 	return end_a < end_b ? -1 : end_a > end_b;
 }
 
-/* A running count of the sharers of a key */
 typedef struct Counting
 {
 	AlEntries	entries;
@@ -451,11 +444,10 @@ updater(HeapTuple tuple)
 }
 
 /*
- * The snapshot sees a row whose holding has ended.  May the key be held all the same, by
- * that holding or by a newer one in the row?  "xid" is the transaction that has updated
- * the row, or 0.  If so, *row is set to the holding, with the process of the transaction.
- * An expired lease gets no new claims, so asking for a claim before looking for a newer
- * version misses neither.
+ * The snapshot sees a row whose holding has ended.  May the key be held all the same, by that
+ * holding or a newer one in the row?  "xid" has updated the row, or 0.  If so, *row is set to the
+ * holding, with the process of the transaction.  An expired lease gets no new claims, so asking
+ * for a claim before looking for a newer version misses neither.
  */
 static bool
 may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
@@ -546,15 +538,14 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 }
 
 /*
- * Count the sharers of a key: another one may share it if they are fewer than "limit".
- * They are counted up to the limit, or up to AL_MOST_COUNTED if that is higher.
+ * Count the sharers of a key: another one may share it if they are fewer than "limit".  They are
+ * counted up to the limit, or up to AL_MOST_COUNTED if that is higher.
  *
- * With "is_claimed", the caller has claimed the seats of the key (claim/claim.c), so no
- * limit admits another sharer meanwhile.  A sharer that was admitted before has written a
- * row: the snapshot sees the row, or its transaction as unfinished.  A holding that an
- * unfinished transaction has ended counts as held, and one that it has begun as pending.
- * Later transactions do not count: one may have ended a holding that the snapshot still
- * sees, and have begun another.
+ * With "is_claimed", the caller has claimed the seats of the key, so no limit admits another
+ * sharer meanwhile.  A sharer that was admitted before has written a row: the snapshot sees the
+ * row, or its transaction as unfinished.  A holding that an unfinished transaction has ended
+ * counts as held, one that it has begun as pending.  Later transactions do not count: one may
+ * have ended a holding that the snapshot still sees, and have begun another.
  */
 void
 al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlSeats *seats)

@@ -18,7 +18,6 @@ struct SnapshotData;
 /* How many live holdings of a key are counted, unless a limit is higher */
 #define AL_MOST_COUNTED		100
 
-/* The rows of a key that one look has found */
 typedef struct AlRows
 {
 	AlHolding	exclusive;		/* the row in slot 0, live or ended; or none */
@@ -27,7 +26,6 @@ typedef struct AlRows
 	int			more;			/* how many live ones are not in the list */
 } AlRows;
 
-/* A count of the sharers of a key with a limit */
 typedef struct AlSeats
 {
 	int			held;			/* live holdings that others can see */

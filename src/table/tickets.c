@@ -7,26 +7,23 @@
  *
  * Model: a ticket is a position in the line for a key that no connection waits for.
  *
- * 1. A ticket is a row with a number, which is drawn like a fencing token, so numbers rise
- *	  in the order of arrival.
- * 2. The ticket is valid until it expires, and while the key is offered to it, unless a
- *	  policy keeps its role from the key.
- * 3. The transaction that releases the key offers it to the first ticket, in row 0 of the
- *	  key: the number of the ticket, and the end of the offer.  Offers have a row of their
- *	  own, since only its owner may write a ticket: otherwise the releaser and the owner
- *	  would wait for each other's unfinished transaction.
- * 4. The grant deletes the ticket.  If the owner does not take the key in time, the
- *	  ticket has lapsed, and the next offer deletes it.
- * 5. A ticket that another transaction is writing cannot be deleted at once.  Then a row
- *	  with a negative number says that it is void, until a sweep deletes both.
+ * 1. A ticket is a row with a number, which is drawn like a fencing token, so numbers rise in the
+ *    order of arrival.
+ * 2. It is valid until it expires, and while the key is offered to it, unless a policy keeps its
+ *    role from the key.
+ * 3. The transaction that releases the key offers it to the first ticket, in row 0 of the key:
+ *    the number of the ticket, and the end of the offer.  A row of its own, since the releaser
+ *    and the ticket's owner must not wait for each other's unfinished transaction.
+ * 4. The grant deletes the ticket.  If the owner does not take the key in time, the ticket has
+ *    lapsed, and the next offer deletes it.
+ * 5. A ticket that another transaction is writing cannot be deleted at once.  Then a row with a
+ *    negative number says that it is void, until a sweep deletes both.
  *
- * Rows are read and written below the executor, and reads see the newest committed
- * state, as with app_lock.
+ * Rows are read and written as those of app_lock are.
  *
- * Locking rules: app_lock_queue is opened with RowExclusiveLock to write, which is kept.
- * A ticket is written by its owner, which has claimed the ticket (lease/enqueue.c), and
- * deleted by a sweep after its end.  A transaction writes row 0 under its AL_CLAIM_TAKE
- * on the key.
+ * Locking rules: app_lock_queue is opened with RowExclusiveLock to write, which is kept.  A
+ * ticket is written by its owner, which has claimed the ticket (lease/enqueue.c), and deleted by
+ * a sweep after its end.  A transaction writes row 0 under its AL_CLAIM_TAKE on the key.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,7 +117,6 @@ is_valid(const AlTicket *ticket, TimestampTz now)
 	return now < valid_until(ticket) && al_policy_admits(ticket->key, ticket->role);
 }
 
-/* A copy of a ticket that outlives its tuple */
 static AlTicket *
 copy_ticket(const AlTicket *ticket)
 {
@@ -190,9 +186,8 @@ al_tickets_may_be(void)
 }
 
 /*
- * The tickets of an owner for a key, valid or not: a list of AlTicket *.  Usually there is
- * one at most.  "offer" is as for read_row().  With a dirty snapshot ("dirty"), tickets
- * that other transactions have not committed are included.
+ * The tickets of an owner for a key, valid or not, usually one: AlTicket *.  "offer" is as for
+ * read_row().  "dirty": a dirty snapshot, to include tickets that are not committed.
  */
 static List *
 tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *offer,
@@ -247,8 +242,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 }
 
 /*
- * Find the first ticket for a key, and the ticket of "owner" unless that is NULL; false: no
- * valid ticket, but perhaps a lapsed one.  Reads few rows after the first valid ticket.
+ * Find the first ticket for a key, and the ticket of "owner" unless that is NULL; false: no valid
+ * ticket, but perhaps a lapsed one.  Reads few rows after the first valid one.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -363,7 +358,7 @@ is_known_void(const Reader *reader, int64 number)
 
 /*
  * Read the next valid ticket; false at the end.  Its texts are valid until the next call.
- * With "dirty", a ticket that is being renewed may come twice, the new row first.
+ * "dirty": one that is being renewed may come twice, the new row first.
  */
 static bool
 next_ticket(Reader *reader, AlTicket *ticket)
@@ -407,9 +402,8 @@ end_tickets(Reader *reader)
 }
 
 /*
- * The number of valid tickets for a key with numbers below "before"; *of_role is set to
- * the number of tickets of a role.  Unless "role" is 0, tickets of unfinished transactions
- * count for the role too.  This reads all tickets for the key.
+ * The number of valid tickets for a key with numbers below "before"; *of_role: of a role.  Unless
+ * "role" is 0, those of unfinished transactions count for it too.  Reads all tickets for the key.
  */
 int
 al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
@@ -441,8 +435,8 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 }
 
 /*
- * The valid tickets for keys with a prefix, or for a key, in the order of keys and numbers: a
- * list of AlTicket *.  "dirty": also those of unfinished transactions.
+ * The valid tickets for keys with a prefix, or for a key, in the order of keys and numbers:
+ * AlTicket *.  "dirty": also those of unfinished transactions.
  */
 List *
 al_tickets_list(AlString prefix, bool is_key, bool dirty)
@@ -544,9 +538,8 @@ al_ticket_lapse(const AlKey *key, const AlTicket *ticket)
 }
 
 /*
- * End the tickets of an owner for a key, even if another session of the owner is taking,
- * renewing or giving up one.  Returns whether there was any.  Then sessions of the owner
- * that want a ticket wait for this transaction.
+ * End the tickets of an owner for a key, even if another session of the owner is writing one;
+ * were there any?  Then sessions of the owner that want a ticket wait for this transaction.
  */
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
@@ -578,8 +571,8 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Write row 0: an offer until "until", or none for number 0.  The key is claimed.  Returns
- * false, without waiting, if somebody writes the row by hand.
+ * Write row 0: an offer until "until", or none for number 0.  The key is claimed.  False, without
+ * waiting: somebody writes the row by hand.
  */
 bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
@@ -642,10 +635,7 @@ typedef struct SweptKey
 	List	   *voids;			/* rows with negative numbers: AlTicket * */
 } SweptKey;
 
-/*
- * Delete a void ticket, and the row that says so: nobody else writes a ticket that can be
- * deleted, so its number cannot come back.  False: not void, or being written.
- */
+/* Delete a void ticket, and the row that says so; false: it is not void, or being written */
 static bool
 delete_void(const SweptKey *swept, const AlTicket *ticket)
 {
@@ -719,9 +709,8 @@ sweep_row(SweptKey *swept, const AlTicket *row, TimestampTz now, TimestampTz *ne
 }
 
 /*
- * Delete at most "max_rows" rows that have ended; *removed is set to their number.
- * *next_due is lowered to when the next row ends.  Returns the keys with an offer to be
- * made or ended: a list of AlKey *.
+ * Delete at most "max_rows" rows that have ended; *removed: their number; *next_due is lowered to
+ * when the next row ends.  Returns the keys with an offer to be made or ended: AlKey *.
  */
 List *
 al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)

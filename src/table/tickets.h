@@ -13,7 +13,6 @@
 
 #include "atomic_lock.h"
 
-/* A ticket is a position in the line for a key. */
 typedef struct AlTicket
 {
 	ItemPointerData tid;
@@ -29,7 +28,6 @@ typedef struct AlTicket
 	text	   *owner;
 } AlTicket;
 
-/* The tickets of a key that decide which owner is next */
 typedef struct AlLine
 {
 	AlTicket	first;			/* its owner may take the key before all others */

@@ -5,17 +5,19 @@
 --
 -- lock_extend and lock_try_extend: the new end of a lease
 --
--- Properties: an extension counts from the clock, lengthens or shortens the lease, and keeps
--- token, start and label. Without ttl it repeats the last ttl that was asked for. Only the
--- owner of a live lease can extend, and max_lifetime caps the end.
+-- Properties: with ttl the new end is the present time (not the start of the transaction) plus
+-- ttl, later or earlier than before; token, start, label and meta stay. Without ttl the last
+-- length is repeated. Only the owner of a live lease can extend, and max_lifetime caps the end.
 --
--- Turns red when: an expired or foreign lease is extended; an extension goes beyond
--- max_lifetime, or is refused below it; a refusal writes; the row count grows.
+-- Turns red when: an expired or foreign lease is extended; an extension ends after
+-- max_lifetime, or one that would end before it is refused; a refused call writes; extending
+-- adds rows.
 --
 SELECT fencing_token AS token, acquired_at AS since, expires_at AS until
 FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": 1}') \gset
 
--- Without ttl: the last ttl again, counted from now, and the lease never becomes shorter.
+-- Without ttl: the last ttl again, counted from now. That this never shortens the lease is
+-- tested below, after the reacquires.
 SELECT lock_extend('k', 'alice-1') > :'until' AS later;
 SELECT lock_extend('k', 'alice-1') BETWEEN clock_timestamp() + interval '9 min' AND clock_timestamp() + interval '10 min' AS ten_minutes;
 
@@ -30,7 +32,7 @@ SELECT lock_extend('k', 'alice-1') > clock_timestamp() + interval '29 min' AS ha
 SELECT s.status FROM lock_acquire('k', '1 hour', 'alice-1') g, t.show(g) s;
 SELECT lock_extend('k', 'alice-1', '5 min') < clock_timestamp() + interval '6 min' AS shortened;
 SELECT lock_extend('k', 'alice-1') < clock_timestamp() + interval '6 min' AS still_short;
--- Reacquiring for less than the time left keeps the time left.
+-- Reacquiring with a shorter ttl keeps the end, and so does extending without ttl after that.
 SELECT s.status FROM lock_acquire('k', '2 hours', 'alice-1') g, t.show(g) s;
 SELECT s.status FROM lock_acquire('k', '1 min', 'alice-1') g, t.show(g) s;
 SELECT lock_extend('k', 'alice-1') > clock_timestamp() + interval '119 min' AS not_shortened;
@@ -46,7 +48,7 @@ SELECT lock_try_extend('k', 'alice-1') IS NULL AS refused;
 SELECT lock_try_extend('k', 'alice-1', '1 hour') IS NULL AS refused;
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
 COMMIT;
--- The expired lease of another owner counts as no lease.
+-- Only an expired lease of another owner is left: LK002, as for a free key.
 SELECT t.raises($$SELECT lock_extend('k', 'bob-1')$$);
 SELECT lock_try_extend('k', 'bob-1') IS NULL AS refused;
 SELECT t.fingerprint() = :'before' AS unchanged;
@@ -78,7 +80,7 @@ SELECT lock_try_extend('k', 'alice-1') IS NULL AS refused;
 SELECT t.raises($$SELECT lock_extend('never', 'alice-1')$$);
 SELECT lock_try_extend('never', 'alice-1') IS NULL AS refused;
 
--- The error as an application gets it
+-- The SQLSTATE, without t.raises()
 \set VERBOSITY sqlstate
 SELECT lock_extend('never', 'alice-1');
 SELECT lock_extend('k', 'bob-1');
@@ -93,7 +95,7 @@ SELECT lock_extend('k') > clock_timestamp() AS extended;
 SELECT lock_try_extend('k', ttl => '1 hour') > clock_timestamp() + interval '59 min' AS extended;
 RESET atomic_lock.owner;
 
--- ttl is checked as in lock_acquire.
+-- ttl has the range that it has in lock_acquire: 1 ms to max_ttl.
 SELECT ttl, t.raises(format('SELECT lock_extend(%L, %L, %L)', 'k', 'alice-1', ttl)),
 	t.code(format('SELECT lock_try_extend(%L, %L, %L)', 'k', 'alice-1', ttl)) AS try
 FROM unnest(ARRAY['0', '-1 s', '999 us', '1 ms', '24 hours', '24:00:00.000001', '1 month', '178956970 years']) ttl;
@@ -108,11 +110,11 @@ RESET atomic_lock.max_ttl;
 --
 SET atomic_lock.max_lifetime = '1 h';
 SELECT acquired_at AS since FROM lock_acquire('life', '30 min', 'alice-1') \gset
--- within it
+-- an end before the limit
 SELECT lock_extend('life', 'alice-1', '50 min') < :'since'::timestamptz + interval '1 hour' AS within;
--- up to it
+-- a later end is cut to the limit
 SELECT lock_extend('life', 'alice-1', '1 hour') = :'since'::timestamptz + interval '1 hour' AS capped;
--- not beyond it
+-- at the limit, each extension is refused
 SELECT t.fingerprint() AS before \gset
 SELECT t.raises($$SELECT lock_extend('life', 'alice-1', '1 hour')$$);
 SELECT t.raises($$SELECT lock_extend('life', 'alice-1', '2 hours')$$) ~ '^LK008' AS refused;
@@ -120,7 +122,7 @@ SELECT t.raises($$SELECT lock_extend('life', 'alice-1')$$) ~ '^LK008' AS refused
 SELECT lock_try_extend('life', 'alice-1', '1 hour') IS NULL AS refused;
 SELECT lock_try_extend('life', 'alice-1') IS NULL AS refused;
 SELECT t.fingerprint() = :'before' AS unchanged;
--- other owners learn nothing of the limit
+-- another owner gets LK003, not LK008
 SELECT t.code($$SELECT lock_extend('life', 'bob-1', '1 hour')$$);
 -- shortening is allowed
 SELECT lock_extend('life', 'alice-1', '1 min') < clock_timestamp() + interval '61 s' AS shortened;
@@ -129,7 +131,8 @@ SELECT lock_extend('life', 'alice-1', '1 hour') = :'since'::timestamptz + interv
 \set VERBOSITY sqlstate
 SELECT lock_extend('life', 'alice-1', '1 hour');
 \set VERBOSITY default
--- lowered below the time that the lease already has: not extended, not shortened
+-- max_lifetime is lowered so that the lease already ends after the limit: a later end is
+-- refused, and the present end stays
 SELECT expires_at AS until FROM lock_status('life') \gset
 SET atomic_lock.max_lifetime = '10 min';
 SELECT t.code($$SELECT lock_extend('life', 'alice-1')$$);

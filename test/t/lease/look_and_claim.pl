@@ -167,6 +167,22 @@ set_clock($clock, 0);
 clean();
 
 #
+# A convert beside an extension of the lease, which has claimed the lease and written nothing,
+# while the lease expires
+#
+foreach my $mode ('exclusive', 'shared')
+{
+	ask($early, "SELECT lock_acquire('x', '1 hour', 'both', mode => '$mode')");
+	start_early(q{SELECT lock_extend('x', 'both', '1 hour') IS NOT NULL}, 'own-judged');
+	set_clock($clock, 7200);
+	like(reply($other, "SELECT lock_convert('x', 'both', '" . ($mode eq 'shared' ? 'exclusive' : 'shared') . "')"),
+		qr/^ERROR:  55P03: .*\nDETAIL:  Process @{[pid($early)]} has/, "a convert of the $mode lease is refused, and names the process that extends it");
+	is(go_on(), 't', '... which then goes on');
+	set_clock($clock, 0);
+	clean();
+}
+
+#
 # Debug messages on the way of a guard, to a role that may not read the column of the key
 #
 ask($watch, q{CREATE TABLE sec (name text, x int); INSERT INTO sec VALUES ('hidden', 1); SELECT lock_protect('sec', 'sec:{name}')});

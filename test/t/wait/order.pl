@@ -1,7 +1,7 @@
 # Waiting for a lock: which waiter gets it, when, and what others see meanwhile.
 #
-# Properties: waiters get the key in the order of arrival, and nothing overtakes
-# them; every end of a holding ends a wait, and not before that end is committed; a wait
+# Properties: exclusive waiters of different owners get the key in the order in which they
+# joined, and an acquire that does not wait overtakes none of them; every end of a holding ends a wait, and not before that end is committed; a wait
 # ends by itself when the lease expires or the time to wait has passed; the newest committed
 # state decides at every isolation level; a waiter has no lock on app_lock, leaves the queue
 # however its call ends, and is shown, with its position, in its own database only.
@@ -10,8 +10,8 @@
 # an acquire that does not wait ignores the waiters; waiters are woken
 # or judge before commit; the end of the lease is read once and kept, although it was
 # shortened or taken over; a snapshot decides; app_lock stays open while a waiter
-# sleeps; positions are counted, or keys compared, over several databases or by
-# the part of a key that fits into shared memory.
+# sleeps; positions are counted over several databases; long keys that differ only in the
+# last byte are confused.
 
 use strict;
 use warnings FATAL => 'all';
@@ -61,15 +61,15 @@ sub release
 	return ask($holder, qq{SELECT lock_release('$key', 'holder')});
 }
 
-# A statement that waits and never raises; $what are the columns of its answer to show.
-sub waiting
+# The SQL of an acquire that answers a refusal instead of raising it.  $what are the columns to
+# show; the call waits unless $args have no "wait".
+sub acquire_sql
 {
 	my ($key, $what, $args) = @_;
 	return "SELECT $what FROM lock_try_acquire('$key', " . ($args || q{'1 hour', 'waiter', wait => '5 min'}) . ')';
 }
 
-# The queue is empty.
-sub empty_queue
+sub queue_is_empty
 {
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -77,17 +77,18 @@ sub empty_queue
 	return;
 }
 
-empty_queue('at the start the queue is empty');
-is(ask($watch, waiting('k', 'status, waited')), 'acquired|00:00:00', 'a free key is acquired without a wait');
-is(ask($watch, waiting('k', 'status, waited')), 'reacquired|00:00:00', '... and again');
-is(ask($watch, waiting('k', 'status, waited', q{owner => 'other'})), 'held|00:00:00', 'a call without "wait" does not wait');
+queue_is_empty('at the start the queue is empty');
+is(ask($watch, acquire_sql('k', 'status, waited')), 'acquired|00:00:00', 'a free key is acquired without a wait');
+is(ask($watch, acquire_sql('k', 'status, waited')), 'reacquired|00:00:00', '... and again');
+is(ask($watch, acquire_sql('k', 'status, waited', q{owner => 'other'})), 'held|00:00:00', 'a call without "wait" does not wait');
 ask($watch, q{SELECT lock_release('k', 'waiter')});
 
 #
 # Order
 #
-# Others pass a waiter that has not run for a second.  A build with AL_TEST_HOOKS extends
-# this time to an hour here, and the test can stop a waiter.
+# Others pass a waiter that has been due for more than a second.  With AL_TEST_HOOKS,
+# test_sleep_cap makes that an hour for the session that judges, and test_pause_at stops a
+# waiter.
 my $overtaker = session($node, 'Overtaker');
 ask($_, q{SET atomic_lock.test_sleep_cap = '1 h'}) for (@build ? ($holder, $overtaker, @waiters) : ());
 ask($one, q{SET atomic_lock.test_pause_at = 'woken'}) if @build;
@@ -102,12 +103,12 @@ foreach my $n (1 .. 10)
 is( ask($watch, q{SELECT holder, place, key, mode, blocked_by, blocking_pid, since <= clock_timestamp() AND since > clock_timestamp() - interval '1 hour'
 		FROM lock_waiters ORDER BY place}),
 	join("\n", map { "Waiter $_|$_|fifo|exclusive|Holder||t" } (1 .. 10)),
-	'lock_waiters shows the queue');
+	'lock_waiters lists ten waiters by position');
 is(ask($watch, 'SELECT array_agg(pid ORDER BY since) = array_agg(pid ORDER BY place) AND array_agg(pid ORDER BY place) = ARRAY['
-		. join(', ', map { pid($_) } @waiters) . '] FROM lock_waiters'), 't', '... in the order in which they came');
+		. join(', ', map { pid($_) } @waiters) . '] FROM lock_waiters'), 't', '... which is the order in which they joined');
 
 # A key that a transaction has released and not committed was never free to others.
-is(ask($holder, q{BEGIN; SELECT lock_release('fifo', 'holder'); } . waiting('fifo', 'status', q{'1 hour', 'holder'}) . '; ROLLBACK'),
+is(ask($holder, q{BEGIN; SELECT lock_release('fifo', 'holder'); } . acquire_sql('fifo', 'status', q{'1 hour', 'holder'}) . '; ROLLBACK'),
 	"t\nacquired", 'a transaction acquires again what it has released');
 is(ask($watch, q{SELECT lock_holder('fifo'), (SELECT count(*) FROM lock_waiters)}), 'Holder|10', '... and all waiters are still there');
 
@@ -128,6 +129,7 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$});
+# Waiter 1 stops at "woken", before it looks at the row, until this lock is released.
 ask($watch, 'SELECT pg_advisory_lock(1706)');
 start($overtaker, 'CALL overtake()');
 release('fifo');
@@ -135,7 +137,7 @@ SKIP:
 {
 	skip 'needs a build with AL_TEST_HOOKS', 2 unless @build;
 	poll($watch, q{SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = } . pid($one));
-	is(ask($holder, waiting('fifo', 'acquired, status, holder, mode, expires_at, owner, fencing_token, waited', q{'1 hour', 'overtaker'})),
+	is(ask($holder, acquire_sql('fifo', 'acquired, status, holder, mode, expires_at, owner, fencing_token, waited', q{'1 hour', 'overtaker'})),
 		'f|held|Waiter 1|||||00:00:00', 'an acquire that does not wait does not overtake a waiter');
 	like(reply($holder, q{SELECT lock_acquire('fifo', '1 hour', 'overtaker')}),
 		qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who is waiting for it\nDETAIL:  The lock goes to its waiters first\.\nHINT:  .*wait/,
@@ -149,14 +151,14 @@ like($_, qr/^\d+\|acquired\|t\nt$/, 'a waiter is granted the key after a wait') 
 is("@tokens", join(' ', sort { $a <=> $b } @tokens), 'ten waiters get the key in the order in which they came');
 cmp_ok(ask($watch, 'SELECT min(token) FROM overtaken'), '>', $tokens[9], '... and before the session that does not wait');
 is(ask($watch, q{SELECT waiters FROM lock_status('fifo')}), '', '... lock_status of a free key shows no waiters');
-empty_queue();
+queue_is_empty();
 end($overtaker);
 ask($_, 'RESET atomic_lock.test_sleep_cap; RESET atomic_lock.test_pause_at') for (@build ? ($holder, @waiters) : ());
 
 # Two waits of one owner: the second finds the lease of the first.
 hold('same');
-queue_up($watch, $one, waiting('same', 'status, fencing_token'));
-queue_up($watch, $two, waiting('same', 'status, fencing_token'));
+queue_up($watch, $one, acquire_sql('same', 'status, fencing_token'));
+queue_up($watch, $two, acquire_sql('same', 'status, fencing_token'));
 release('same');
 my ($token) = answer($one) =~ /^acquired\|(\d+)$/;
 is(answer($two), "reacquired|$token", 'two waits of one owner: one lease');
@@ -170,7 +172,7 @@ $holder = play_endings(
 	sub {
 		my ($key) = @_;
 
-		queue_up($watch, $one, waiting($key, q{status, acquired_at, waited <= clock_timestamp() - statement_timestamp() + interval '1 s', holder}));
+		queue_up($watch, $one, acquire_sql($key, q{status, acquired_at, waited <= clock_timestamp() - statement_timestamp() + interval '1 s', holder}));
 	},
 	sub {
 		my ($name, $answer) = @_;
@@ -180,10 +182,10 @@ $holder = play_endings(
 		is("$status|" . ($rest // ''), 'acquired|t|Waiter 1', "granted: $name");
 		is(ask($watch, "SELECT '$acquired_at'::timestamptz >= '$moment'"), 't', '... and not before') if $moment;
 	});
-empty_queue('after all endings nobody is left in the queue');
+queue_is_empty('after all endings nobody is left in the queue');
 
-# No backend releases the locks of a prepared transaction and wakes waiters, so they look
-# again within a second.
+# The session that runs COMMIT PREPARED or ROLLBACK PREPARED releases the locks, but does not
+# know the claims and wakes no waiter: waiters look again within a second.
 foreach my $end ('COMMIT', 'ROLLBACK')
 {
 	my ($before, $in) = $end eq 'COMMIT' ? (q{SELECT lock_acquire('2pc', '1 hour', 'holder')}, q{lock_release('2pc', 'holder')}) :
@@ -191,7 +193,7 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	my $moment;
 
 	ask($holder, "$before; BEGIN; SELECT $in; PREPARE TRANSACTION 'prepared'");
-	queue_up($watch, $one, waiting('2pc', q{acquired_at, status, acquired_at < clock_timestamp()}));
+	queue_up($watch, $one, acquire_sql('2pc', q{acquired_at, status, acquired_at < clock_timestamp()}));
 	is(ask($watch, q{SELECT blocked_by, blocking_pid FROM lock_waiters}), 'Holder|', "prepared: the blocker is shown without a process");
 	$moment = ask($two, qq{SELECT clock_timestamp(); $end PREPARED 'prepared'});
 	like(my $answer = answer($one), qr/\|acquired\|t$/, "$end PREPARED by another session is noticed by the waiter");
@@ -199,15 +201,15 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	ask($one, q{SELECT lock_release('2pc', 'waiter')});
 }
 
-# Only the end of the holding ends the wait: not an extension, nor the commit of another lock.
+# Neither an extension nor the commit of another lock ends the wait, which times out.
 hold('stays');
-queue_up($watch, $one, waiting('stays', 'status, holder, waited >= interval \'300 ms\'', q{'1 hour', 'waiter', wait => '300 ms'}));
+queue_up($watch, $one, acquire_sql('stays', 'status, holder, waited >= interval \'300 ms\'', q{'1 hour', 'waiter', wait => '300 ms'}));
 is(ask($holder, q{SELECT lock_extend('stays', 'holder') IS NOT NULL, (lock_acquire('stays-2', owner => 'holder')).status}), 't|acquired', 'while a call waits, the holder extends, and acquires another key');
 ask($holder, q{SELECT lock_release('stays-2', 'holder')});
 is(answer($one), 'timeout|Holder|t', 'the wait times out, after its whole time');
-empty_queue();
+queue_is_empty();
 is(ask($watch, q{SELECT waiters FROM lock_status('stays')}), '0', '... also in lock_status');
-is(ask($watch, waiting('stays', 'acquired, status, mode, owner, fencing_token, holder, acquired_at < expires_at, waited >= interval \'20 ms\'', q{owner => 'x', wait => '20 ms'})),
+is(ask($watch, acquire_sql('stays', 'acquired, status, mode, owner, fencing_token, holder, acquired_at < expires_at, waited >= interval \'20 ms\'', q{owner => 'x', wait => '20 ms'})),
 	'f|timeout|exclusive|||Holder|t|t', '... the answer of a time-out names the holder');
 start($one, q{SELECT lock_acquire('stays', wait => '20 ms')});
 like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "stays", which is held by Holder\nDETAIL:  The call waited for \d+ ms\.  The lock is held in exclusive mode from .* until .*\.\nHINT:  /,
@@ -218,7 +220,7 @@ like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "claimed", whic
 	'... which names the process of an unfinished transaction');
 ask($holder, 'ROLLBACK');
 release('stays');
-is(ask($one, waiting('stays', 'status, waited')), 'acquired|00:00:00', '... and the key can be acquired later');
+is(ask($one, acquire_sql('stays', 'status, waited')), 'acquired|00:00:00', '... and the key can be acquired later');
 ask($one, q{SELECT lock_release('stays', 'waiter')});
 
 # A key that stays closed for a while after its lease expired opens by itself, too.
@@ -245,24 +247,24 @@ foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 		s/KEY/$key/ for ($before, $sql);
 		$seen = ask($one, "BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM data");
 		ask($holder, $before);
-		queue_up($watch, $one, waiting($key, 'status'));
+		queue_up($watch, $one, acquire_sql($key, 'status'));
 		ask($two, 'INSERT INTO data VALUES (1)');
 		ask($holder, $sql);
 		is(answer($one), 'acquired', "$level: granted after $name, on a row that its snapshot does not see");
 		is(ask($one, 'SELECT count(*) FROM data'), $level eq 'READ COMMITTED' ? $seen + 1 : $seen, '... while the transaction keeps its snapshot');
 		is(ask($one, "SELECT lock_is_held('$key', 'waiter'); COMMIT"), 't', '... the lease is there');
-		is(ask($two, waiting($key, 'status', q{owner => 'x'})), 'held', '... after commit too, for others');
+		is(ask($two, acquire_sql($key, 'status', q{owner => 'x'})), 'held', '... after commit too, for others');
 		ask($one, qq{SELECT lock_release('$key', 'waiter')});
 	}
 }
-empty_queue();
+queue_is_empty();
 
 #
 # Transactions of the waiter
 #
 hold('sub');
-queue_up($watch, $one, 'BEGIN; SAVEPOINT s; ' . waiting('sub', 'status'));
-queue_up($watch, $two, waiting('sub', 'status', q{owner => 'two', wait => '5 min'}));
+queue_up($watch, $one, 'BEGIN; SAVEPOINT s; ' . acquire_sql('sub', 'status'));
+queue_up($watch, $two, acquire_sql('sub', 'status', q{owner => 'two', wait => '5 min'}));
 release('sub');
 is(answer($one), 'acquired', 'a wait in a savepoint');
 is(ask($watch, "SELECT pid, place, blocking_pid FROM lock_waiters"), pid($two) . '|1|' . pid($one), '... the next waits for its transaction');
@@ -276,7 +278,7 @@ is(ask($one, q{ROLLBACK TO s; SELECT status FROM lock_acquire('other', owner => 
 start($one, q{DO $$ BEGIN PERFORM lock_acquire('sub', wait => '20 ms'); EXCEPTION WHEN lock_not_available THEN PERFORM lock_acquire('other', owner => 'waiter'); END $$});
 is(answer($one), '', 'a time-out in an exception block');
 is(ask($watch, q{SELECT lock_holder('other')}), 'Waiter 1', '... whose handler acquires another key');
-empty_queue();
+queue_is_empty();
 ask($one, q{SELECT lock_release('other', 'waiter')});
 ask($two, q{SELECT lock_release('sub', 'two')});
 
@@ -293,7 +295,7 @@ is(ask($one, q{SELECT lock_release_all('waiter')}), '2', '... two leases');
 # The waiter has no lock on the table.
 #
 hold('table');
-queue_up($watch, $one, waiting('table', 'status'));
+queue_up($watch, $one, acquire_sql('table', 'status'));
 is(ask($two, q{BEGIN; LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE NOWAIT; SELECT 'locked'; COMMIT}), 'locked', 'app_lock can be locked while a call waits');
 is(ask($two, "SELECT count(*) FROM pg_locks WHERE pid = @{[pid($one)]} AND relation = 'app_lock'::regclass"), '0', '... the waiter has no lock on it');
 ask($two, 'VACUUM FULL app_lock; REINDEX TABLE app_lock');
@@ -317,21 +319,21 @@ end($dropping, $disappointed);
 # Waiters in lock_waiters and lock_status
 #
 
-# Keys that are longer than their part in shared memory, with a character
-# across the boundary, and labels that are too long
+# Long keys that differ only in the last byte, and labels that are too long for the queue and
+# are cut inside a run of two-byte characters
 my $start = 'x' . 'ü' x 80;
 my @long = map { $start . $_ } ('a', 'b');
 my $label = 'ü' x 40;
 my $short_label = bytes('ü' x 31);
 hold(bytes($_)) for @long;
-queue_up($watch, $one, bytes(waiting($long[0], 'status', qq{owner => 'one', wait => '5 min', holder => '$label'})));
-queue_up($watch, $two, bytes(waiting($long[1], 'status', qq{owner => 'two', wait => '5 min', holder => '$label'})));
+queue_up($watch, $one, bytes(acquire_sql($long[0], 'status', qq{owner => 'one', wait => '5 min', holder => '$label'})));
+queue_up($watch, $two, bytes(acquire_sql($long[1], 'status', qq{owner => 'two', wait => '5 min', holder => '$label'})));
 is( ask($watch, bytes(qq{SELECT key IN ('$long[0]', '$long[1]'), octet_length(holder), holder, place, blocked_by, blocking_pid FROM lock_waiters ORDER BY key})),
 	join("\n", ("t|62|$short_label|1|Holder|") x 2),
 	'long keys are shown whole, long labels cut after a character');
 is(ask($watch, bytes("SELECT string_agg(waiters::text, ' ') FROM lock_status()")), '1 1', '... and keys that begin alike are counted apart');
 release(bytes($long[1]));
-is(answer($two), 'acquired', '... with a queue each');
+is(answer($two), 'acquired', '... each waiter waits for its own key only');
 is(ask($watch, bytes("SELECT waiters FROM lock_status('$long[0]')")), '1', '... the other continues to wait');
 release(bytes($long[0]));
 is(answer($one), 'acquired', '... until its own key is released');
@@ -339,7 +341,7 @@ ask($one, q{SELECT lock_release_all('one'), lock_release_all('two')});
 
 # A key that has no lease yet
 ask($holder, bytes(qq{BEGIN; SELECT lock_acquire('$long[0]-new')}));
-queue_up($watch, $one, bytes(waiting("$long[0]-new", 'status')));
+queue_up($watch, $one, bytes(acquire_sql("$long[0]-new", 'status')));
 is(ask($watch, bytes(qq{SELECT key = '$long[0]-new', blocked_by, blocking_pid FROM lock_waiters})),
 	't|Holder|' . pid($holder), 'a new key is shown whole, and blocked by a process');
 is(ask($watch, bytes(qq{SELECT locked, waiters FROM lock_status('$long[0]-new')})), 'f|1', '... lock_status counts its waiter');
@@ -349,8 +351,8 @@ ask($one, bytes(qq{SELECT lock_release('$long[0]-new', 'waiter')}));
 
 # Control characters; an empty application_name; a label given by the caller
 hold('labels');
-queue_up($watch, $one, waiting('labels', 'holder', q{owner => 'a', wait => '5 min', holder => E'A\nB'}));
-queue_up($watch, $two, q{SET application_name = ''; } . waiting('labels', 'status', q{owner => 'b', wait => '5 min'}));
+queue_up($watch, $one, acquire_sql('labels', 'holder', q{owner => 'a', wait => '5 min', holder => E'A\nB'}));
+queue_up($watch, $two, q{SET application_name = ''; } . acquire_sql('labels', 'status', q{owner => 'b', wait => '5 min'}));
 is(ask($watch, q{SELECT string_agg(quote_literal(holder), ' ' ORDER BY place) = quote_literal(E'A\nB') || ' ' || quote_literal(current_user) FROM lock_waiters}),
 	't', 'labels of waiters are those that their leases will have');
 ask($watch, "SELECT pg_cancel_backend(pid) FROM lock_waiters");
@@ -363,10 +365,10 @@ my $elsewhere = session($node, 'Elsewhere', 'elsewhere');
 my $there = session($node, 'There', 'elsewhere');
 hold('both');
 ask($elsewhere, q{SELECT lock_acquire('both', '1 hour', 'me')});
-queue_up($watch, $one, waiting('both', 'status'));
+queue_up($watch, $one, acquire_sql('both', 'status'));
 is(ask($elsewhere, q{SELECT count(*), (SELECT waiters FROM lock_status('both')) FROM lock_waiters}), '0|0', 'waiters of another database are not shown');
-queue_up($elsewhere, $there, waiting('both', 'status'));
-is(ask($elsewhere, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'There|1|Elsewhere', '... each database has a queue of its own');
+queue_up($elsewhere, $there, acquire_sql('both', 'status'));
+is(ask($elsewhere, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'There|1|Elsewhere', '... each database shows and numbers only its own waiters');
 is(ask($watch, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'Waiter 1|1|Holder', '... seen from the first database, too');
 ask($elsewhere, q{SELECT lock_release('both', 'me')});
 is(answer($there), 'acquired', '... a release there wakes the waiter there');
@@ -380,7 +382,7 @@ end($elsewhere, $there);
 # Many keys, released by one transaction
 my @keys = map { "many-$_" } (1 .. 10);
 ask($holder, q{SELECT count(lock_acquire('many-' || n, '1 hour', 'holder')) FROM generate_series(1, 10) n});
-queue_up($watch, $waiters[$_], waiting($keys[$_], 'status, key')) for (0 .. 9);
+queue_up($watch, $waiters[$_], acquire_sql($keys[$_], 'status, key')) for (0 .. 9);
 is(ask($watch, q{SELECT count(*), count(DISTINCT key), min(place), max(place), string_agg(DISTINCT blocked_by, ' ') FROM lock_waiters}), '10|10|1|1|Holder', 'ten waiters for ten keys');
 is(ask($holder, q{SELECT lock_release_all('holder')}), '10', '... released in one transaction');
 is(join(' ', map { answer($_) } @waiters), join(' ', map { "acquired|$_" } @keys), '... each waiter is granted its key');
@@ -388,7 +390,7 @@ is(ask($watch, q{SELECT lock_release_all('waiter')}), '10', '... and each has on
 
 # pg_stat_activity
 hold('event');
-queue_up($watch, $one, waiting('event', 'status'));
+queue_up($watch, $one, acquire_sql('event', 'status'));
 poll($watch, "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . pid($one));
 is(ask($watch, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . pid($one)),
 	$node->pg_version >= 17 ? 'AtomicLock' : 'Extension', 'pg_stat_activity shows that the session waits for a lock');
@@ -398,7 +400,7 @@ ask($one, q{SELECT lock_release('event', 'waiter')});
 
 # Privileges
 ask($watch, q{CREATE ROLE monitor; CREATE ROLE app; SELECT lock_grant_access('monitor', 'monitor'), lock_grant_access('app', 'user')});
-is(ask($watch, 'SET ROLE monitor; SELECT count(*) FROM lock_waiters; RESET ROLE'), '0', 'monitors see lock_waiters');
+is(ask($watch, 'SET ROLE monitor; SELECT count(*) FROM lock_waiters; RESET ROLE'), '0', 'monitors may read lock_waiters, which is empty now');
 foreach my $relation ('lock_waiters', 'lock_waiters()')
 {
 	start($watch, "SET ROLE app; SELECT count(*) FROM $relation");
@@ -406,7 +408,7 @@ foreach my $relation ('lock_waiters', 'lock_waiters()')
 	ask($watch, 'RESET ROLE');
 }
 
-empty_queue('at the end the queue is empty');
+queue_is_empty('at the end the queue is empty');
 is(ask($watch, 'SELECT count(*) FROM lock_status()'), '0', '... and no lease is left');
 end(@waiters, $holder, $watch);
 $node->stop;
