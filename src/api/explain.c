@@ -365,7 +365,7 @@ AL_FUNCTION(atomic_lock_explain)
 	initStringInfo(&x.text);
 	al_key_view(fcinfo, view);
 	if (view->shown == NULL && view->pid < 0)
-		x.closed_until = al_closed_until_all(rel, &view->key);
+		x.closed_until = al_key_closed_until(rel, &view->key);
 	x.has_line = al_tickets_look(&view->key, &owner, &x.line);
 	x.may_lock = al_may_call("lock_ask", types, lengthof(types)) &&
 		al_terms_is_admitted(&view->key);
