@@ -5,8 +5,8 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Locking rules: waits for the key's claim in the mode that lets pins pass (for a share: the
- * claim of the share), and keeps it until the transaction ends, if it wrote.
+ * Locking rules: waits for the key's claim in the mode that lets pins pass, for a share also for
+ * the claim of the share, and keeps them until the transaction ends, if it wrote.
  *
  *-------------------------------------------------------------------------
  */
