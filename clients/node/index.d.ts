@@ -25,6 +25,8 @@ export interface LineOptions {
   keep?: Duration;
   /** Milliseconds between two questions; 30000 */
   poll?: number;
+  /** What the lock has when our turn comes */
+  meta?: unknown;
   signal?: AbortSignal;
 }
 

@@ -108,12 +108,12 @@ enum
 	COLUMNS
 };
 
-/* lock_enqueue(key, owner, holder, offer, keep): a lease, or a ticket */
+/* lock_enqueue(key, owner, holder, offer, keep, ttl, meta): a lease, or a ticket */
 AL_FUNCTION(atomic_lock_enqueue)
 {
 	Relation	rel = al_open_for_writing("lock_enqueue()");
 	AlKey		key;
-	AlAcquire	request = {.ttl = AL_NO_TTL, .lifetime = AL_LEASE, .role = GetUserId(),
+	AlAcquire	request = {.lifetime = AL_LEASE, .role = GetUserId(),
 		.on_reacquire = al_on_reacquire, .default_holder = al_holder_default};
 	int64		offer;
 	int64		keep;
@@ -132,6 +132,11 @@ AL_FUNCTION(atomic_lock_enqueue)
 	keep = duration_arg(fcinfo, 4, "keep", &key);
 	if (keep == 0)
 		keep = Min(DEFAULT_KEEP, al_policy_value(key.name, AL_MAX_TTL));
+	/* The turn may come hours later, and must not be lost because max_ttl is shorter now. */
+	request.ttl = al_ttl_arg(fcinfo, 5);
+	if (request.ttl != PG_INT64_MAX)
+		request.ttl = al_terms_cap(&key, request.ttl);
+	request.meta = al_meta_arg(fcinfo, 6);
 
 	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &position);
 	if (!al_is_granted(&result) && ticket.number == 0)

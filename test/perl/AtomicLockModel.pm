@@ -1178,7 +1178,7 @@ sub convert
 	my $live = $self->live($s, $key);
 
 	return $expected if $expected->{sqlstate};
-	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { } } if $own->{mode} eq $mode;
+	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { $self->drop_places($s, $key, $owner) if $mode eq 'exclusive' } } if $own->{mode} eq $mode;
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && (keys %$live > 1 || $self->theirs($s, $key));
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && $self->is_claimed($s, $key, 'take');
 	my ($closed, $maybe) = $mode eq 'exclusive' ? $self->closing($s, $key, 0, $owner) : ([], []);

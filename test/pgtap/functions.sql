@@ -51,7 +51,7 @@ INSERT INTO expected VALUES
 	('lock_explain', 'key text', 'text', 'stable', 'unsafe', 'c', false),
 	('lock_channel', 'key text', 'text', 'stable', 'unsafe', 'c', false),
 	('lock_ask', 'key text, message text DEFAULT NULL::text', 'integer', 'volatile', 'unsafe', 'c', false),
-	('lock_enqueue', 'key text, owner text DEFAULT NULL::text, holder text DEFAULT NULL::text, offer interval DEFAULT NULL::interval, keep interval DEFAULT NULL::interval', 'lock_place', 'volatile', 'unsafe', 'c', false),
+	('lock_enqueue', 'key text, owner text DEFAULT NULL::text, holder text DEFAULT NULL::text, offer interval DEFAULT NULL::interval, keep interval DEFAULT NULL::interval, ttl interval DEFAULT NULL::interval, meta jsonb DEFAULT NULL::jsonb', 'lock_place', 'volatile', 'unsafe', 'c', false),
 	('lock_leave', 'key text, owner text DEFAULT NULL::text', 'boolean', 'volatile', 'unsafe', 'c', false),
 	('lock_queue', 'OUT key text, OUT place integer, OUT holder text, OUT queued_at timestamp with time zone, OUT offered_until timestamp with time zone, OUT expires_at timestamp with time zone, OUT offer interval, OUT role name, OUT ticket bigint',
 		'SETOF record', 'stable', 'unsafe', 'c', false),

@@ -5,9 +5,9 @@
 \i :setup
 -- The line for a key: policies and limits
 --
--- Properties: a role that a policy excludes gets no ticket. max_ttl limits offer and keep. A
--- role whose quota is used up gets no ticket. max_queue_places limits the tickets of a role for
--- one key.
+-- Properties: a role that a policy excludes gets no ticket. max_ttl limits offer and keep, and
+-- cuts ttl. The lease has ttl and meta of the call that acquires it. A role whose quota is used
+-- up gets no ticket. max_queue_places limits the tickets of a role for one key.
 --
 -- Turns red when: one of these rules admits a caller that it excludes; a limit counts renewals
 -- or expired tickets; a role uses the ticket of another.
@@ -40,6 +40,34 @@ SELECT t.take('ttl:k', 'Ann', '10 s'), t.enter('ttl:k', 'Bob');
 SELECT offer, expires_at - queued_at BETWEEN '9 s' AND '11 s' AS kept FROM lock_queue WHERE key = 'ttl:k';
 SELECT t.raises($$SELECT lock_enqueue('ttl:k', 'cid-1', offer => '11 s')$$), t.raises($$SELECT lock_enqueue('ttl:k', 'cid-1', keep => '10 s 1 us')$$);
 SELECT t.enter('ttl:k', 'Cid', '10 s', '10 s');
+-- ttl and meta are those of the call that acquires: not of an earlier one, nor of other acquires
+CREATE FUNCTION t.turn(k text, who text, ttl interval DEFAULT NULL, meta jsonb DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
+	SELECT concat_ws(' ', p.status, CASE WHEN p.ticket IS NULL THEN (SELECT round(extract(epoch FROM p.ttl_remaining) / 10) * 10 || ' s') END)
+	FROM lock_enqueue(k, lower(who) || '-1', who, ttl => ttl, meta => meta) p
+$$;
+CREATE FUNCTION t.lease(k text) RETURNS text LANGUAGE sql AS $$
+	SELECT concat_ws(' ', s.holder, round(extract(epoch FROM s.ttl_remaining) / 10) * 10, s.meta) FROM lock_status(k) s
+$$;
+SELECT t.turn('turn:1', 'Ann', '40 s', '{"n": 1}'), t.lease('turn:1');
+SELECT t.turn('turn:1', 'Bob', '30 s', '{"n": 2}'), t.turn('turn:1', 'Cid', '30 s', '{"n": 3}'), t.turn('turn:1', 'Dan', '30 s', '{"n": 4}'), t.lease('turn:1');
+SELECT lock_release('turn:1', 'ann-1'), t.turn('turn:1', 'Bob', '2 min', '{"n": 5}'), t.lease('turn:1');
+SELECT lock_release('turn:1', 'bob-1'), t.turn('turn:1', 'Cid'), t.lease('turn:1');
+SELECT lock_release('turn:1', 'cid-1'), (lock_acquire('turn:1', owner => 'dan-1', holder => 'Dan')).status, t.lease('turn:1');
+-- an owner that has the lock: as in lock_acquire
+SELECT t.turn('turn:1', 'Dan', '20 min', '{"n": 6}'), t.lease('turn:1');
+SELECT t.turn('turn:1', 'Dan', '1 min'), t.lease('turn:1');
+-- ttl is cut to max_ttl, by setting or policy, also where that has become shorter
+SELECT t.turn('turn:2', 'Ann', '99 days'), t.turn('ttl:free', 'Ann', '1 h', '{"n": 1}'), t.lease('ttl:free');
+SELECT t.turn('turn:3', 'Ann', '1 h'), t.turn('turn:3', 'Bob', '1 h');
+SELECT lock_set_policy('turn:3', max_ttl => '50 s'), lock_release('turn:3', 'ann-1'), t.turn('turn:3', 'Bob', '1 h');
+SELECT lock_set_policy('turn:4', max_lifetime => '1 min');
+SELECT t.raises($$SELECT lock_enqueue('turn:4', 'ann-1', ttl => '61 s')$$), t.turn('turn:4', 'Ann', '1 min');
+-- bad values are refused where a ticket is taken, too, and leave none
+SELECT v, k, split_part(t.raises(format('SELECT lock_enqueue(%L, ''eve-1'', %s)', k, v)), E'\n', 1)
+FROM unnest(ARRAY['ttl => ''0''', 'ttl => ''-1 s''', 'ttl => ''1 mon''', 'ttl => ''999 us''', 'ttl => ''2000000000 days''', 'meta => to_jsonb(repeat(''x'', 8200))']) v, unnest(ARRAY['turn:1', 'turn:free']) k;
+SELECT count(*) FROM lock_queue WHERE key ~ '^turn:' AND holder <> 'Dan';
+SELECT locked FROM lock_status('turn:free');
+SELECT count(lock_drop_policy(prefix)) FROM lock_policies WHERE prefix ~ '^turn:';
 -- default_ttl above max_lifetime is cut as in lock_acquire
 SELECT lock_set_policy('life:', max_lifetime => '2 min', max_ttl => '2 min');
 SELECT t.take('life:k', 'Ann', '2 min'), t.enter('life:k', 'Bob'), t.enter('life:free', 'Bob');

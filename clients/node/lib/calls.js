@@ -11,6 +11,8 @@ const ignore = () => {};
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
 
+export const json = (value) => (value === undefined ? null : JSON.stringify(value));
+
 export const number = (text) => (text === null ? null : Number(text));
 
 export class Calls {
@@ -97,14 +99,12 @@ export class Calls {
   }
 
   // Takes the lock, or a place in line, or renews that
-  async enqueue(key, { owner, holder, offer, keep, ttl, signal }) {
+  async enqueue(key, { owner, holder, offer, keep, ttl, meta, signal }) {
     const answer = await this.ask(
       `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
-       FROM @lock_enqueue($1, $2, $3, $4, $5)`, [key, owner, holder, interval(offer), interval(keep)], { signal });
+       FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], { signal });
     answer.row.ticket = number(answer.row.ticket);
-    if (answer.row.status === 'queued' || ttl === undefined) return answer;
-    const { row, asked } = await this.heartbeat(key, owner, ttl);
-    return row.left === null ? answer : { row: { ...answer.row, left: row.left }, asked };
+    return answer;
   }
 
   heartbeat(key, owner, ttl, until) {

@@ -2,7 +2,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
-import { Calls, interval, number } from './calls.js';
+import { Calls, interval, json, number } from './calls.js';
 import { editing } from './editing.js';
 import { LockDeadlock, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockUnreachable } from './errors.js';
 import { Events } from './listener.js';
@@ -33,7 +33,7 @@ export class Locks {
       answer = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
-        [key, interval(ttl), owner, mode, interval(wait), holder, meta === undefined ? null : JSON.stringify(meta), maxHolders, onReacquire], { signal });
+        [key, interval(ttl), owner, mode, interval(wait), holder, json(meta), maxHolders, onReacquire], { signal });
     } catch (error) {
       // Of a call without an answer nobody knows whether it has the lock.
       if (signal?.aborted || error instanceof LockUnreachable) this.#calls.leave(key, owner);
@@ -88,11 +88,11 @@ export class Locks {
     }
   }
 
-  async *#line(key, { owner = randomUUID(), holder = this.#holder, offer, keep = '2 min', ttl, poll = 30000, signal }) {
+  async *#line(key, { owner = randomUUID(), holder = this.#holder, offer, keep = '2 min', ttl, meta, poll = 30000, signal }) {
     let events, last, done;
     try {
       for (;;) {
-        const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, signal });
+        const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, meta, signal });
         const { status, ticket, place } = answer.row;
         if (status !== 'queued') {
           done = true;

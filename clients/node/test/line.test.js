@@ -60,12 +60,13 @@ test('a place is given up by leaving the loop, and by the signal', async () => {
   await first.release();
 });
 
-test('a lock from the line that is lost; its ttl', async () => {
+test('a lock from the line that is lost; its ttl and meta', async () => {
   const turns = [];
-  for await (const turn of locks.queue('order:3', { ttl: 900 })) {
+  for await (const turn of locks.queue('order:3', { ttl: 900, meta: { tab: 1 } })) {
     turns.push(turn);
     if (turn.state !== 'acquired') continue;
-    assert.equal((await server.sql("SELECT ttl_remaining <= interval '900 ms' AS short FROM lock_status('order:3')"))[0].short, true);
+    const [{ short, meta }] = await server.sql("SELECT ttl_remaining <= interval '900 ms' AS short, meta FROM lock_status('order:3')");
+    assert.deepEqual({ short, meta }, { short: true, meta: { tab: 1 } });
     await server.sql("SELECT force_release('order:3', 'test')");
   }
   assert.deepEqual(turns.map(({ state }) => state), ['acquired', 'lost']);

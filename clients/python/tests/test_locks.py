@@ -440,7 +440,7 @@ class Scenarios(Base):
 
     async def test_line(self):
         first = await self.locks.acquire(self.key, ttl=60, holder='Ann')
-        async with self.locks.queue(self.key, holder='Bob', ttl=60, poll=HOUR) as line:
+        async with self.locks.queue(self.key, holder='Bob', ttl=60, poll=HOUR, meta={'tab': 1}) as line:
             turns = aiter(line)
             turn = await anext(turns)
             self.assertEqual((turn.state, turn.place, turn.holder), ('queued', 1, 'Ann'))
@@ -452,7 +452,7 @@ class Scenarios(Base):
             turn = await anext(turns)
             self.assertEqual(turn.state, 'acquired')
             lock = Threaded.of(turn.lock)
-            self.assertTrue((await sql("SELECT ttl_remaining <= '60 s' FROM lock_status(%s)", self.key))[0])
+            self.assertEqual(await sql('SELECT (expires_at - acquired_at)::text, meta FROM lock_status(%s)', self.key), ('00:01:00', {'tab': 1}))
             following = self.start(anext(turns))
             await sql('SELECT force_release(%s, %s)', self.key, 'for the next')
             with contextlib.suppress(LockLost):

@@ -186,8 +186,8 @@ my %traps = (
 	'TABLE app_lock_queue' => 'CREATE TABLE app_lock_queue (key text)',
 	'VIEW lock_queue' => 'CREATE VIEW lock_queue AS SELECT 1 AS key',
 	'TYPE lock_place' => 'CREATE TYPE lock_place AS (status text)',
-	'FUNCTION lock_enqueue(text, text, text, interval, interval)' =>
-	  q{CREATE FUNCTION lock_enqueue(text, text, text, interval, interval) RETURNS int LANGUAGE sql AS 'SELECT 1'},
+	'FUNCTION lock_enqueue(text, text, text, interval, interval, interval, jsonb)' =>
+	  q{CREATE FUNCTION lock_enqueue(text, text, text, interval, interval, interval, jsonb) RETURNS int LANGUAGE sql AS 'SELECT 1'},
 	'VIEW lock_policies' => 'CREATE VIEW lock_policies AS SELECT 1 AS prefix',
 	'FUNCTION app_lock_policy_changed()' => q{CREATE FUNCTION app_lock_policy_changed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'},
 	'SEQUENCE app_lock_fence' => 'CREATE SEQUENCE app_lock_fence',

@@ -805,8 +805,10 @@ my %verbs = (
 	enqueue => [ 40, sub {
 			my ($name) = @_;
 			my ($key, $owner) = some_in_line($name);
-			my $r = { key => $key, owner => $owner, mode => 'exclusive', lifetime => 'lease', asked_ttl => undef, ttl => 2700 };
-			return ("SELECT 'placed', status, coalesce(place, 0), key, owner, coalesce(fencing_token, 0), coalesce(ticket, 0), extract(epoch FROM expires_at) FROM lock_enqueue('$key', '$owner', '$owner', '1 hour', '2 hours')",
+			my $ttl = one_of(undef, 7200, 3600);
+			my $r = { key => $key, owner => $owner, mode => 'exclusive', lifetime => 'lease', asked_ttl => $ttl, ttl => $ttl // 2700 };
+			my $arguments = $ttl ? ", ttl => '$ttl s'" : '';
+			return ("SELECT 'placed', status, coalesce(place, 0), key, owner, coalesce(fencing_token, 0), coalesce(ticket, 0), extract(epoch FROM expires_at) FROM lock_enqueue('$key', '$owner', '$owner', '1 hour', '2 hours'$arguments)",
 				$model->enqueue($name, $r), $r);
 		}, 2 ],
 	leave => [ 8, sub {

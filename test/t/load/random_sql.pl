@@ -329,7 +329,7 @@ my @functions = (
 	[ 'lock_extend_all', 'user', 'verb', [ owner => \&owner ], [ ttl => \&ttl ] ],
 	[ 'lock_heartbeat', 'user', 'verb', [ keys => \&keys_array ], [ owner => \&owner ], [ ttl => \&ttl ] ],
 	[ 'lock_held', 'user', 'look', [ owner => \&owner ] ],
-	([ 'lock_enqueue', 'user', 'verb', @own, [ holder => \&holder ], [ offer => \&ttl ], [ keep => \&ttl ] ]) x 3,
+	([ 'lock_enqueue', 'user', 'verb', @own, [ holder => \&holder ], [ offer => \&ttl ], [ keep => \&ttl ], [ ttl => \&ttl ], [ meta => \&meta ] ]) x 3,
 	([ 'lock_leave', 'user', 'verb', @own ]) x 2,
 	[ 'lock_ask', 'user', 'verb', @key, [ message => \&reason ] ],
 	[ 'lock_channel', 'user monitor', 'look', @key ],

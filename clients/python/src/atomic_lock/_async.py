@@ -254,10 +254,10 @@ class AsyncLocks(_core.Core):
         return AsyncLock(self, key, owner, fencing_token, ttl, float('inf'), 0, 'resumed')
 
     def queue(self, key: str, owner: str | None = None, ttl: Seconds | None = None, holder: str | None = None, offer: Seconds | None = None,
-              keep: Seconds | None = None, poll: float = 30, *, on_lost: OnLost | None = None) -> AsyncQueue:
+              keep: Seconds | None = None, poll: float = 30, meta: Any = None, *, on_lost: OnLost | None = None) -> AsyncQueue:
         """A place in line: what comes of it, as it comes"""
         owner = _core.Owner.of(owner)
-        return AsyncQueue(self, AsyncLock, key, owner, ttl, holder, offer, keep, poll, on_lost)
+        return AsyncQueue(self, AsyncLock, key, owner, ttl, holder, offer, keep, poll, meta, on_lost)
 
     async def lead(self, name: str, fn: Callable[[AsyncLock], Awaitable[T]], ttl: Seconds = 30, holder: str | None = None, *,
                    on_lost: OnLost | None = None) -> T | None:

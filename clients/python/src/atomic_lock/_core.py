@@ -62,6 +62,10 @@ def interval(value: Seconds | None) -> timedelta | None:
     return timedelta(seconds=value) if isinstance(value, (int, float)) else value
 
 
+def jsonb(value: Any) -> Jsonb | None:
+    return None if value is None else Jsonb(value)
+
+
 class Flag(Protocol):
     """An event of threading or asyncio"""
 
@@ -137,7 +141,7 @@ LOOK = sql.SQL("""SELECT current_database()::text, e.extversion, n.nspname::text
 ACQUIRE = """SELECT status, fencing_token, extract(epoch FROM waited + ttl_remaining)::float8, mode, holder, acquired_at, expires_at, holders, max_holders
     FROM {schema}.lock_try_acquire(%s::text, %s::interval, %s::text, %s::text, %s::interval, %s::text, %s::jsonb, 'lease', %s::integer)"""
 ENQUEUE = """SELECT status, fencing_token, extract(epoch FROM ttl_remaining)::float8, place, holder, ticket
-    FROM {schema}.lock_enqueue(%s::text, %s::text, %s::text, %s::interval, %s::interval)"""
+    FROM {schema}.lock_enqueue(%s::text, %s::text, %s::text, %s::interval, %s::interval, %s::interval, %s::jsonb)"""
 HEARTBEAT = """SELECT status, extract(epoch FROM ttl_remaining)::float8
     FROM {schema}.lock_heartbeat(ARRAY[%s::text], %s::text, %s::interval)"""
 EXTEND = 'SELECT {schema}.lock_extend(%s::text, %s::text)'
@@ -227,7 +231,7 @@ class Core:
             left = interval(wait)
             if left is not None:  # of the wait, where the call is repeated
                 left = max(left - timedelta(seconds=asked - begun), timedelta()) if asked > begun else left
-            return (key, interval(ttl), owner, mode, left, holder, None if meta is None else Jsonb(meta), max_holders)
+            return (key, interval(ttl), owner, mode, left, holder, jsonb(meta), max_holders)
 
         waits = wait is None or interval(wait) != timedelta()
         answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
@@ -425,10 +429,10 @@ class Line(Generic[L]):
     """A place in line, which needs no connection: what Queue and AsyncQueue have in common"""
 
     def __init__(self, locks: Core, make: Callable[..., L], key: str, owner: Owner, ttl: Seconds | None, holder: str | None,
-                 offer: Seconds | None, keep: Seconds | None, poll: float, on_lost: Callable[[errors.LockLost], object] | None):
+                 offer: Seconds | None, keep: Seconds | None, poll: float, meta: Any, on_lost: Callable[[errors.LockLost], object] | None):
         self.key, self.owner = key, owner
         self._locks, self._port, self._make, self._ttl, self._on_lost = locks, locks._port, make, ttl, on_lost
-        self._values = (key, self.owner, holder, interval(offer), interval(4 * poll if keep is None else keep))
+        self._values = (key, self.owner, holder, interval(offer), interval(4 * poll if keep is None else keep), interval(ttl), jsonb(meta))
         self._poll, self._ticket = poll, 0
         self._shown: tuple[Any, ...] | None = None
         self._box: Mailbox | None = None
@@ -462,8 +466,6 @@ class Line(Generic[L]):
                 self._lock = lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
                                                'exclusive', self._on_lost)
                 lock._box = self._box
-                if self._ttl is not None:
-                    await lock._extend()
                 lock._keep()
                 return Turn('acquired', self.key, lock=lock)
             seen, self._ticket = self._shown, ticket

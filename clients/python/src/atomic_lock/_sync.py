@@ -189,10 +189,10 @@ class Locks(_core.Core):
         return Lock(self, key, owner, fencing_token, ttl, float('inf'), 0, 'resumed')
 
     def queue(self, key: str, owner: str | None = None, ttl: Seconds | None = None, holder: str | None = None, offer: Seconds | None = None,
-              keep: Seconds | None = None, poll: float = 30, *, on_lost: OnLost | None = None) -> Queue:
+              keep: Seconds | None = None, poll: float = 30, meta: Any = None, *, on_lost: OnLost | None = None) -> Queue:
         """A place in line: what comes of it, as it comes"""
         owner = _core.Owner.of(owner)
-        return Queue(self, Lock, key, owner, ttl, holder, offer, keep, poll, on_lost)
+        return Queue(self, Lock, key, owner, ttl, holder, offer, keep, poll, meta, on_lost)
 
     def lead(self, name: str, fn: Callable[[Lock], T], ttl: Seconds = 30, holder: str | None = None, *, on_lost: OnLost | None = None) -> T | None:
         """Calls fn(lock) when it is our turn, and again when the lock was lost; what fn returns, or None after close()"""
