@@ -13,7 +13,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(53);
+SELECT plan(54);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'the extension is trusted');
