@@ -343,7 +343,7 @@ def readers(results):
     """Speed by the number of sharers of the key, relative to the lowest number; all lines are
     ours"""
     lanes = {lane: [(n, results.shared_times(lane, n)) for n in results.shared(lane)]
-             for lane in ('share', 'refused', 'status', 'is_held')}
+             for lane in ('share', 'document', 'refused', 'status', 'is_held')}
     curves = {lane: curve for lane, curve in lanes.items() if len(curve) > 1}
     places = sorted({n for curve in curves.values() for n, _ in curve})
     if not curves:
@@ -353,7 +353,7 @@ def readers(results):
     for lane, curve in curves.items():
         axes.plot([places.index(n) for n, _ in curve], [y for _, y in curve], **styled[lane])
         ends.append((curve[-1][1], results.title(lane, 'readers'), styled[lane]))
-    ends += goal(axes, 0.8, '0.8 for share and lock_is_held') + goal(axes, 0.5, '0.5 for the others')
+    ends += goal(axes, 0.8, '0.8 for share, paths and lock_is_held') + goal(axes, 0.5, '0.5 for the others')
     axes.set_xticks(range(len(places)))
     axes.set_xticklabels([r.count(n) for n in places])
     axes.set(xlim=(-0.25, len(places) - 0.75), xlabel='owners who share the key',

@@ -3,6 +3,7 @@
 # many other sharers of a key, and of a limit.
 #
 #   share     one more owner shares the key, and releases it
+#   document  a path below the key, which is a folder: one more owner shares the key
 #   refused   an exclusive request is refused
 #   status    lock_status(key)
 #   is_held   lock_is_held(key, owner) of one of the sharers
@@ -11,7 +12,7 @@
 #   unlimited the same key without max_holders
 #   full      share, with max_holders, while all seats are taken
 #
-# The first four lanes run with each number of READERS, and ratios are to the lowest number; the
+# The first five lanes run with each number of READERS, and ratios are to the lowest number; the
 # others run with each of LIMITS, and the ratio is that of "limited" to "unlimited". A VACUUM
 # precedes each run, ratios are taken within a round, and nothing is flushed.
 
@@ -21,6 +22,7 @@ for number in $all_limits; do
 done
 declare -A reader_title=(
 	[share]='share and release'
+	[document]='a path below it, and release'
 	[refused]='refused, asked for exclusively'
 	[status]='lock_status(key)'
 	[is_held]='lock_is_held(key, owner)'
@@ -33,13 +35,17 @@ readers_script() { as_user tee "$AL_SCRATCH/src/test/bench/readers_$1.sql" >/dev
 
 # The key of a lane is named after its number of sharers.
 readers_scripts() {
-	local lane key="'readers:' || :readers"
+	local lane key="'readers:' || :readers || '/'"
 	for lane in share unlimited; do
 		readers_script $lane <<-END
 			SELECT owner FROM lock_try_acquire($key, mode => 'shared') \\gset
 			SELECT lock_release($key, :owner);
 		END
 	done
+	readers_script document <<-END
+		SELECT max(owner) AS owner FROM lock_try_acquire_path($key || :client_id) \\gset
+		SELECT lock_release_path($key || :client_id, :owner);
+	END
 	readers_script limited <<-END
 		SELECT owner FROM lock_try_acquire($key, mode => 'shared', max_holders => :limit) \\gset
 		SELECT lock_release($key, :owner);
@@ -62,7 +68,7 @@ readers_scripts() {
 # The runs of a round, as LANE:READERS:LIMIT. Runs to be compared follow each other.
 readers_runs() {
 	local lane number
-	for lane in share refused status is_held; do
+	for lane in share document refused status is_held; do
 		for number in $all_readers; do echo "$lane:$number:"; done
 	done
 	for number in $all_limits; do
@@ -84,7 +90,10 @@ run_reader() {
 		-D readers="$readers" -D limit="${limit:-0}" -l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/readers" \
 		-f "$here/readers_$lane.sql" readers
 	after=$(readers_state)
-	case $lane in share | unlimited | limited) granted=$n ;; esac
+	case $lane in
+		share | unlimited | limited) granted=$n ;;
+		document) granted=$((2 * n)) ;;
+	esac
 	[ "$((${before% *} + granted)) ${before#* }" = "$after" ] || {
 		wrong=yes
 		printf '\nWRONG COUNTS in %s with %s readers after %s transactions: tokens and leases were %s, and are %s\n' \

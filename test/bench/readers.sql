@@ -9,7 +9,7 @@ ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled =
 
 \o /dev/null
 SELECT format('SELECT count(*) FROM generate_series(%2$s, %3$s) n,
-			  LATERAL lock_acquire(''readers:%1$s'', ''24 hours'', ''reader:%1$s:'' || n, ''shared'')',
+			  LATERAL lock_acquire(''readers:%1$s/'', ''24 hours'', ''reader:%1$s:'' || n, ''shared'')',
 			  readers, n, least(n + 499, readers))
 	FROM unnest(:'readers'::int[]) readers, generate_series(1, readers, 500) n
 	ORDER BY readers, n
