@@ -176,6 +176,16 @@ say_holder(Explanation *x)
 		say(x, psprintf("Its fencing token is %lld.", (long long) holding->fencing_token));
 }
 
+/* In the order of grants */
+static int
+compare_holdings(const ListCell *a, const ListCell *b)
+{
+	int64		x = ((const AlHolding *) lfirst(a))->fencing_token;
+	int64		y = ((const AlHolding *) lfirst(b))->fencing_token;
+
+	return x < y ? -1 : x > y;
+}
+
 /* The other holders of a shared key */
 static void
 say_sharers(Explanation *x)
@@ -183,6 +193,7 @@ say_sharers(Explanation *x)
 	int			said = 0;
 	ListCell   *cell;
 
+	list_sort(x->view.holdings, compare_holdings);
 	foreach(cell, x->view.holdings)
 	{
 		const AlHolding *holding = lfirst(cell);
@@ -227,7 +238,7 @@ say_people(Explanation *x)
 			say(x, psprintf("  %d. %s has waited since %s in process %d.", ++place,
 							al_quote(al_cstring(waiter->holder)), show_time(waiter->since), waiter->pid));
 		}
-		else
+		else if (ticket)
 		{
 			tickets = list_delete_first(tickets);
 			say(x, psprintf("  %d. %s has had a place since %s.", ++place,
@@ -313,7 +324,8 @@ say_force(Explanation *x)
 	const AlKeyView *view = &x->view;
 	bool		has_token = x->is_monitor && view->shown && view->shown->holder;
 	bool		is_offer = !view->shown && x->closed_until == DT_NOBEGIN;
-	bool		may = is_offer ? x->may_delete : al_may_call("force_release", types, lengthof(types));
+	bool		may = is_offer ? x->may_delete : al_may_call("force_release", types, lengthof(types)) &&
+		(al_terms_is_admitted(&view->key) || al_is_admin());
 	const char *what = is_offer ? "end the offer" : view->shown == NULL ? "open it" :
 		view->holders == 1 ? "end it" : has_token ? "end that one" : "end all of them";
 

@@ -275,6 +275,7 @@ al_key_view(FunctionCallInfo fcinfo, AlKeyView *view)
 		al_owner_is_setting(al_string(view->shown->owner));
 	view->holders = pending ? 0 : Min(list_length(view->holdings) + more, AL_MOST_COUNTED);
 	view->queued = count_queued(&view->key);
+	Assert(view->pid >= -1 && view->queued >= 0 && (view->shown || view->holders == 0));
 }
 
 /* lock_status(key): always one row */

@@ -192,7 +192,14 @@ SET ROLE regress_al_admin;
 SELECT t.raises($$SELECT lock_explain('p:1')$$);
 SET ROLE regress_al_monitor;
 SELECT * FROM t.explain('p:1');
+-- A supervisor cannot end the lock of a reserved key.
 RESET ROLE;
+SELECT lock_grant_access('regress_al_monitor', 'supervisor');
+SET ROLE regress_al_monitor;
+SELECT line FROM t.explain('p:1') line WHERE line::text ~ 'end it';
+SELECT t.raises($$SELECT force_release('p:1', 'test')$$);
+RESET ROLE;
+SELECT lock_revoke_access('regress_al_monitor', 'supervisor');
 GRANT regress_al_team TO regress_al_user;
 SET ROLE regress_al_user;
 SELECT * FROM t.explain('p:1');
