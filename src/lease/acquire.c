@@ -268,15 +268,6 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		al_attempt_explain_pending(*rel, attempt);
 }
 
-/* attempt_since(), counted from now; a refusal is counted in the statistics */
-void
-al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
-{
-	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
-	if (!al_is_granted(attempt->result))
-		al_attempt_count_refusal(attempt->key, attempt->result);
-}
-
 /*
  * Acquire, renew or convert a key.  Outcomes: those of attempt_since(); a convert may also end
  * with AL_FORCED.  A refusal is counted in the statistics.
