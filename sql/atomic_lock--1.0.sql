@@ -651,13 +651,14 @@ CREATE FUNCTION lock_fetch(
 	owner text DEFAULT NULL,
 	wait interval DEFAULT '0',
 	key text DEFAULT NULL,
-	holder text DEFAULT NULL
+	holder text DEFAULT NULL,
+	expect jsonb DEFAULT NULL
 ) RETURNS SETOF anyelement
 AS 'MODULE_PATHNAME', 'atomic_lock_fetch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000 ROWS 1;
 
-COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text, text) IS
-'takes the lock "key" (default: what the template of the table''s guard makes of the row; without a guard, what lock_key makes of the table''s name and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; what "owner" holds already keeps its mode and lifetime; raises what lock_acquire raises, 22004 for a null in a column of the template, 40001 if the transaction cannot see the newest version of the row';
+COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text, text, jsonb) IS
+'takes the lock "key" (default: what the template of the table''s guard makes of the row; without a guard, what lock_key makes of the table''s name and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; what "owner" holds already keeps its mode and lifetime; where the guard has a separator, shares the folders above the key; with "expect", a JSON object, raises LK012 and takes nothing unless the row has the values of its members; raises what lock_acquire raises, 42703 for a member that is no column, 22004 for a null in a column of the template, 40001 if the transaction cannot see the newest version of the row';
 
 CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -1377,7 +1378,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_guard'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_guard() IS
-'trigger function of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row, in exclusive mode, and pins the lock; raises 22004 for a null in a column of the key, 55000 for TRUNCATE';
+'trigger function of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row, in exclusive mode, and pins the lock; for a guard with a separator, raises LK006 unless that owner holds one key of the path in exclusive mode and all folders above it in any mode, and pins these; raises 22004 for a null in a column of the key, 55000 for TRUNCATE';
 
 CREATE FUNCTION app_lock_guard_problem(relation regclass, guard name)
 RETURNS text
@@ -1390,13 +1391,14 @@ COMMENT ON FUNCTION app_lock_guard_problem(regclass, name) IS
 CREATE FUNCTION lock_protect(
 	relation regclass,
 	key_template text,
-	events text[] DEFAULT '{update,delete}'
+	events text[] DEFAULT '{update,delete}',
+	separator text DEFAULT NULL
 ) RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_protect'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
-'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template, 55000 where a BEFORE ROW trigger fires after the guard';
+COMMENT ON FUNCTION lock_protect(regclass, text, text[], text) IS
+'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; with "separator" (1 to 8 bytes), the key is a path, and the owner must hold one of its keys in exclusive mode and all folders above that one in any mode; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template or separator, 55000 where a BEFORE ROW trigger fires after the guard';
 
 CREATE FUNCTION lock_unprotect(relation regclass)
 RETURNS void
@@ -1419,16 +1421,22 @@ CREATE VIEW lock_guards AS
 			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'R' THEN 'replica'
 			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'A' THEN 'always' END AS state,
 		p.tgrelid::pg_catalog.regclass AS parent,
-		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, t.tgname) AS problem
+		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, t.tgname) AS problem,
+		a.separator
 	FROM pg_catalog.pg_trigger t
 		LEFT JOIN pg_catalog.pg_trigger p ON p.oid OPERATOR(pg_catalog.=) t.tgparentid
 		-- each argument ends with a zero byte
+		CROSS JOIN LATERAL (SELECT pg_catalog."position"(t.tgargs, pg_catalog.decode('00', 'hex')) AS zero) z
 		CROSS JOIN LATERAL (SELECT pg_catalog.convert_from(
-			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) OPERATOR(pg_catalog.-) 1),
-			pg_catalog.getdatabaseencoding()) AS key_template) a
+				pg_catalog.substr(t.tgargs, 1, z.zero OPERATOR(pg_catalog.-) 1),
+				pg_catalog.getdatabaseencoding()) AS key_template,
+			CASE WHEN t.tgnargs OPERATOR(pg_catalog.=) 2::pg_catalog.int2 THEN pg_catalog.convert_from(
+				pg_catalog.substr(t.tgargs, z.zero OPERATOR(pg_catalog.+) 1,
+					pg_catalog.length(t.tgargs) OPERATOR(pg_catalog.-) z.zero OPERATOR(pg_catalog.-) 1),
+				pg_catalog.getdatabaseencoding()) END AS separator) a
 	WHERE t.tgfoid OPERATOR(pg_catalog.=) 'lock_guard()'::pg_catalog.regprocedure::pg_catalog.oid
 		AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.<>) 0
-		AND t.tgnargs OPERATOR(pg_catalog.=) 1::pg_catalog.int2;
+		AND (t.tgnargs OPERATOR(pg_catalog.=) 1::pg_catalog.int2 OR t.tgnargs OPERATOR(pg_catalog.=) 2::pg_catalog.int2);
 
 COMMENT ON VIEW lock_guards IS 'tables that lock_protect has protected, partitions included';
 COMMENT ON COLUMN lock_guards.relation IS 'the table';
@@ -1437,6 +1445,7 @@ COMMENT ON COLUMN lock_guards.events IS 'which of insert, update and delete need
 COMMENT ON COLUMN lock_guards.state IS 'enabled; disabled, replica or always after ALTER TABLE ... TRIGGER';
 COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table whose guard it inherits';
 COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail: the template does not fit the table, or another trigger fires after the guard; null if all is well';
+COMMENT ON COLUMN lock_guards.separator IS 'what separates the parts of a path in the key; null if the guard looks at the key alone';
 
 /*
  * Grants or revokes a level.  It runs as the owner of the functions, so a role that may

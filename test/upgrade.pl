@@ -82,7 +82,7 @@ my %unchanged = (
 	'policies' => q{SELECT * FROM LOCKS.lock_policies ORDER BY prefix},
 	'history' => q{SELECT * FROM LOCKS.lock_history ORDER BY key, fencing_token},
 	'audit' => q{SELECT * FROM LOCKS.lock_audit ORDER BY at, key},
-	'guards' => q{SELECT relation, key_template, events, state, parent, problem FROM LOCKS.lock_guards ORDER BY relation::text},
+	'guards' => q{SELECT relation, key_template, events, state, parent, problem, separator FROM LOCKS.lock_guards ORDER BY relation::text},
 	'triggers' => q{SELECT tgrelid::regclass, tgname, tgenabled, tgparentid <> 0, pg_get_triggerdef(oid)
 		FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, tgname},
 	'extension' => q{SELECT extname, extowner::regrole, extnamespace::regnamespace, extrelocatable,
@@ -166,7 +166,7 @@ INSERT INTO orders VALUES (1, 'one'), (2, 'two');
 CREATE TABLE parted (id int, note text) PARTITION BY RANGE (id);
 CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
 INSERT INTO parted VALUES (3, 'three');
-SELECT lock_protect('orders', 'order:{id}'), lock_protect('parted', 'parted:{id}', '{insert,update,delete}');
+SELECT lock_protect('orders', 'order:{id}'), lock_protect('parted', 'parted:{id}', '{insert,update,delete}', '/');
 GRANT ALL ON orders, parted, parted_1 TO clerk;
 SELECT lock_set_policy('line:', history => true), lock_set_policy('chiefs:', roles => '{chief}');
 }), "||\n||\n|\n|", "$db: the old cluster");

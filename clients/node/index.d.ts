@@ -176,6 +176,7 @@ export class LockLost extends AtomicLockError {
 export class LockLifetimeExceeded extends AtomicLockError {}
 export class LockPartition extends AtomicLockError {}
 export class LockChanged extends AtomicLockError {}
+export class LockStale extends AtomicLockError {}
 export class LockDenied extends AtomicLockError {}
 export class LockQuota extends AtomicLockError {}
 export class LockSetup extends AtomicLockError {}

@@ -405,8 +405,8 @@ al_message_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /* Raise 22021 unless all strings in a JSON value are valid in the encoding of the database. */
-static void
-check_json(Jsonb *json, const char *what)
+void
+al_check_json(Jsonb *json, const char *what)
 {
 	JsonbIterator *iterator = JsonbIteratorInit(&json->root);
 	JsonbValue	value;
@@ -432,6 +432,6 @@ al_meta_arg(FunctionCallInfo fcinfo, int argno)
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
 				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
-	check_json((Jsonb *) meta, "meta");
+	al_check_json((Jsonb *) meta, "meta");
 	return meta;
 }

@@ -8,6 +8,7 @@
 #define AL_API_ARGS_H
 
 #include "fmgr.h"
+#include "utils/jsonb.h"
 
 #include "atomic_lock.h"
 #include "base/path.h"
@@ -36,6 +37,7 @@ extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
 extern text *al_holder_default(void);
 extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
 extern text *al_message_arg(FunctionCallInfo fcinfo, int argno);
+extern void al_check_json(Jsonb *json, const char *what);
 extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
 
 #endif							/* AL_API_ARGS_H */

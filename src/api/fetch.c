@@ -8,10 +8,11 @@
  * Model: a row that is read before it is locked may be stale once the lock is granted.
  *
  * 1. The call makes the key, with the template of the table's guard.  If that has columns
- *    besides the primary key, the row is read once for them.
- * 2. It claims the key, waiting if need be.
+ *    besides the primary key, the row is read once for them.  If it has a separator, the key
+ *    is a path, and its folders are locked, too.
+ * 2. It claims the keys, waiting if need be.
  * 3. It reads the row with a snapshot taken after that.  If there is no row, it drops the
- *    claim, and nothing has been written.
+ *    claims, and nothing has been written.  If the row is not as expected, it raises LK012.
  * 4. If the row makes another key (the id 1.0 finds the row of 1), it drops the claim and
  *    begins again with the row's key.
  * 5. It writes the lease and returns the row.
@@ -27,8 +28,9 @@
  * snapshot.  The row is read with that one too, and 40001 is raised if the versions
  * differ, because the transaction would decide on stale data.
  *
- * The query has the caller's privileges and row security.  Row security policies are user
- * code that may use the same key, so the key is judged again before the lease is written.
+ * The query has the caller's privileges and row security.  Row security policies, and the
+ * types of the expected values, are user code that may use the same key, so the key is judged
+ * again before the lease is written.
  *
  * Locking rules: those of acquire.  app_lock stays open while the row is read.  The table
  * is closed while the call waits for the key, except that a read of the row in step 1 or 4
@@ -44,12 +46,15 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
+#include "nodes/makefuncs.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/fmgroids.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/resowner.h"
@@ -57,22 +62,22 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/tuplestore.h"
+#include "utils/typcache.h"
 
 #include "atomic_lock.h"
 #include "api/args.h"
 #include "base/errors.h"
 #include "base/key.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "guard/template.h"
 #include "guard/trigger.h"
 #include "lease/acquire.h"
 #include "lease/attempt.h"
-#include "lease/grant.h"
-#include "lease/quota.h"
+#include "lease/path.h"
 #include "lease/report.h"
 #include "lease/state.h"
-#include "lease/terms.h"
 #include "table/catalog.h"
 
 /* The row to be read */
@@ -84,6 +89,9 @@ typedef struct Target
 	Oid			types[INDEX_MAX_KEYS];
 	Oid			operators[INDEX_MAX_KEYS];	/* equality */
 	Datum		values[INDEX_MAX_KEYS];
+	bool	   *is_expected;	/* for each column: must the row have this value? */
+	Datum	   *expected;
+	bool	   *expected_nulls;
 	AlTemplate	template;		/* of the key */
 	SPIPlanPtr	plan;
 } Target;
@@ -261,12 +269,119 @@ read_id(Target *target, char *id)
 static void
 find_template(Target *target)
 {
-	const Trigger *guard = al_find_trigger(target->rel, AL_ROW_TRIGGER);
-
-	if (guard && guard->tgnargs == 1)
-		al_template_require(target->rel, guard->tgargs[0], &target->template);
-	else
+	if (!al_template_of_guard(target->rel, al_find_trigger(target->rel, AL_ROW_TRIGGER),
+							  &target->template))
 		al_template_default(target->rel, target->columns, target->nkeys, &target->template);
+}
+
+/*
+ * Read the expected values, the members of a JSON object in valid text.  Raises 22023 if it is
+ * no object, 42703 for a member that is no column, and errors of input functions.
+ */
+static void
+read_expected(Target *target, Jsonb *json)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	Oid			type = RelationGetForm(target->rel)->reltype;
+	FmgrInfo	populate;
+	JsonbIterator *iterator;
+	JsonbValue	member;
+	JsonbIteratorToken token;
+	HeapTupleData row;
+	Datum		record;
+
+	if (!JB_ROOT_IS_OBJECT(json))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("expect must be a JSON object")));
+	target->is_expected = palloc0(desc->natts * sizeof(bool));
+	target->expected = palloc0(desc->natts * sizeof(Datum));
+	target->expected_nulls = palloc(desc->natts * sizeof(bool));
+	memset(target->expected_nulls, true, desc->natts * sizeof(bool));
+	iterator = JsonbIteratorInit(&json->root);
+	while ((token = JsonbIteratorNext(&iterator, &member, true)) != WJB_DONE)
+	{
+		char	   *name = token != WJB_KEY ? NULL :
+			pnstrdup(member.val.string.val, member.val.string.len);
+		int			column = name ? SPI_fnumber(desc, name) : 0;
+
+		if (name && column <= 0)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_UNDEFINED_COLUMN),
+					 errmsg("column \"%s\" of relation \"%s\" does not exist",
+							al_display(al_cstring(name)), RelationGetRelationName(target->rel)),
+					 errdetail("The object \"expect\" names the column."),
+					 errtable(target->rel)));
+		if (name)
+			target->is_expected[column - 1] = true;
+	}
+
+	/* Of a record that is not null, it converts only the columns that are members. */
+	fmgr_info(F_JSONB_POPULATE_RECORD, &populate);
+	fmgr_info_set_expr((Node *) makeFuncExpr(F_JSONB_POPULATE_RECORD, type,
+											 list_make2(makeNullConst(type, -1, InvalidOid),
+														makeNullConst(JSONBOID, -1, InvalidOid)),
+											 InvalidOid, InvalidOid, COERCE_EXPLICIT_CALL), &populate);
+	record = HeapTupleGetDatum(heap_form_tuple(desc, target->expected, target->expected_nulls));
+	record = FunctionCall2(&populate, record, JsonbPGetDatum(json));
+	row.t_data = DatumGetHeapTupleHeader(record);
+	row.t_len = HeapTupleHeaderGetDatumLength(row.t_data);
+	heap_deform_tuple(&row, desc, target->expected, target->expected_nulls);
+}
+
+/* Are two values of a column equal, or both null?  Types without equality compare as text. */
+static bool
+is_equal(Form_pg_attribute column, Datum a, bool a_null, Datum b, bool b_null)
+{
+	TypeCacheEntry *type;
+	AlPart		part;
+	StringInfoData texts[2];
+
+	if (a_null || b_null)
+		return a_null && b_null;
+	type = lookup_type_cache(column->atttypid, TYPECACHE_EQ_OPR_FINFO);
+	if (OidIsValid(type->eq_opr_finfo.fn_oid))
+		return DatumGetBool(FunctionCall2Coll(&type->eq_opr_finfo, column->attcollation, a, b));
+	al_part_init(&part, column->atttypid);
+	initStringInfo(&texts[0]);
+	initStringInfo(&texts[1]);
+	al_part_append(&part, a, &texts[0]);
+	al_part_append(&part, b, &texts[1]);
+	return strcmp(texts[0].data, texts[1].data) == 0;
+}
+
+/* Raise LK012 if a row that was read has other values than expected */
+static void
+check_expected(const Target *target, const AlKey *key, const SPITupleTable *rows)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	StringInfoData names;
+
+	initStringInfo(&names);
+	for (int i = 0; target->is_expected && i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+		bool		is_same = true;
+
+		for (uint64 row = 0; target->is_expected[i] && is_same && row < rows->numvals; row++)
+		{
+			bool		is_null;
+			Datum		value = SPI_getbinval(rows->vals[row], rows->tupdesc, i + 1, &is_null);
+
+			is_same = is_equal(column, value, is_null, target->expected[i], target->expected_nulls[i]);
+		}
+		if (!is_same)
+			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
+							 al_display(al_cstring(NameStr(column->attname))));
+	}
+	if (names.len > 0)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_LOCK_STALE),
+				 errmsg("row of table \"%s\" is not as expected, so lock \"%s\" is not granted",
+						RelationGetRelationName(target->rel), al_display(key->name)),
+				 errdetail("Columns with other values: %s.", names.data),
+				 errhint("Read the row again, and show it before you take the lock."),
+				 errtable(target->rel)));
 }
 
 /* The lock key of a row with these values, one for each column */
@@ -315,6 +430,8 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 		al_raise_null("id");
 	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(1)), "id");
 	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	if (!PG_ARGISNULL(7))
+		read_expected(target, PG_GETARG_JSONB_P(7));
 }
 
 /*
@@ -485,37 +602,38 @@ is_right_key(const AlKey *key, const Target *target, const SPITupleTable *rows,
 	return al_string_equal(key->name, al_cstring(*name));
 }
 
-/* Judge the key again, because row security may have used it or taken long */
+/* Judge the keys again, because row security may have used them or taken long */
 static void
-refresh(Relation app_lock, AlAttempt *attempt)
+refresh(Relation app_lock, AlAttempt *attempts, int count)
 {
-	al_attempt_refresh(app_lock, attempt);
-	if (!al_is_granted(attempt->result))
-		al_raise(attempt->key, attempt->result);
+	for (int i = 0; i < count; i++)
+	{
+		al_attempt_refresh(app_lock, &attempts[i]);
+		if (!al_is_granted(attempts[i].result))
+			al_raise(attempts[i].key, attempts[i].result);
+	}
 }
 
 /* Maximum number of attempts to write a grant while the owner's holding expires */
 #define MOST_TRIES	10
 
-/* Write the grant; false if the holding that it builds on has ended since the attempt */
+/* Write the grants; false if the holding that the first builds on has ended since the attempt */
 static bool
-write_grant(Relation app_lock, AlAttempt *attempt)
+write_grants(Relation app_lock, AlAttempt *attempts, int count)
 {
-	List	   *quotas = al_quota_claim_attempts(app_lock, attempt, 1);
-	bool		is_written = al_grant(app_lock, attempt);
+	bool		is_written = al_grant_all(app_lock, attempts, count);
 
-	al_quota_end(quotas);
 	if (!is_written)
 		al_trace(DEBUG2, "lock_fetch: the holding has ended, judging the key again");
 	return is_written;
 }
 
 /*
- * Write the grant, then read the row, for row security that shows it only to the holder.
- * If there is no row, or it has another key, undo the grant and return NULL.
+ * Write the grants, then read the row, for row security that shows it only to the holder.
+ * If there is no row, or it has another key, undo the grants and return NULL.
  */
 static SPITupleTable *
-grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
+grant_and_read(Relation app_lock, AlAttempt *attempts, int count, Target *target,
 			   MemoryContext name_context, char **name, bool *is_right)
 {
 	MemoryContext context = CurrentMemoryContext;
@@ -527,18 +645,18 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	do
 	{
 		if (tries++ == MOST_TRIES)
-			al_raise(attempt->key, attempt->result);
-		refresh(app_lock, attempt);
+			al_raise(attempts[0].key, attempts[0].result);
+		refresh(app_lock, attempts, count);
 		BeginInternalSubTransaction(NULL);
 		MemoryContextSwitchTo(context);
 		PG_TRY();
 		{
-			is_written = write_grant(app_lock, attempt);
+			is_written = write_grants(app_lock, attempts, count);
 			*is_right = false;
 			if (is_written)
 			{
 				rows = read_newest(target);
-				*is_right = is_right_key(attempt->key, target, rows, name_context, name);
+				*is_right = is_right_key(attempts[count - 1].key, target, rows, name_context, name);
 			}
 			if (rows && rows->numvals > 0 && *is_right)
 				ReleaseCurrentSubTransaction();
@@ -594,55 +712,67 @@ put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable 
 }
 
 /*
- * Lock a key and put the row, if there is one, into the result.  False if the row has
- * another key, in *name; then nothing is locked.
+ * Lock a path of keys and put the row, if there is one, into the result.  False if the row has
+ * another key than the last one, in *name; then nothing is locked.
  */
 static bool
-fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char **name)
+fetch_by_keys(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempts, int count,
+			  char **name)
 {
+	const AlKey *key = attempts[count - 1].key;
 	MemoryContext context = CurrentMemoryContext;
 	Relation	app_lock = al_open_app_lock(RowExclusiveLock);
-	bool		has_waited = attempt->request->wait > 0;
+	bool		has_waited = attempts[0].request->wait > 0;
 	bool		is_granted;
 	bool		is_right;
 	SPITupleTable *rows;
+	int			refused;
 
-	al_key_recheck(attempt->key);
+	for (int i = 0; i < count; i++)
+		al_key_recheck(attempts[i].key);
 	/* DDL on the table must not queue behind a waiter. */
 	if (has_waited)
 		table_close(target->rel, AccessShareLock);
-	al_attempt_in_turn(&app_lock, attempt);
-	if (!al_is_granted(attempt->result))
-		al_raise(attempt->key, attempt->result);
+	refused = al_attempt_all(&app_lock, attempts, count);
+	if (refused >= 0)
+		al_raise(attempts[refused].key, attempts[refused].result);
 	if (has_waited)
+	{
+		AlString	separator = target->template.separator;
+
 		open_target(fcinfo, target);
+		if (name && !al_string_equal(separator, target->template.separator))
+			raise_altered(target->rel);
+	}
 
 	SPI_connect();
 	prepare_query(target);
 	is_granted = check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
 								  true) == RLS_ENABLED;
 	if (is_granted)
-		rows = grant_and_read(app_lock, attempt, target, context, name, &is_right);
+		rows = grant_and_read(app_lock, attempts, count, target, context, name, &is_right);
 	else
 	{
 		rows = read_newest(target);
-		is_right = is_right_key(attempt->key, target, rows, context, name);
+		is_right = is_right_key(key, target, rows, context, name);
 	}
 	if (rows && rows->numvals > 0 && is_right)
 	{
+		check_expected(target, key, rows);
 		for (int tries = 0; !is_granted; tries++)
 		{
 			if (tries == MOST_TRIES)
-				al_raise(attempt->key, attempt->result);
-			refresh(app_lock, attempt);
-			is_granted = write_grant(app_lock, attempt);
+				al_raise(attempts[0].key, attempts[0].result);
+			refresh(app_lock, attempts, count);
+			is_granted = write_grants(app_lock, attempts, count);
 		}
 		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
 		table_close(app_lock, NoLock);
 	}
 	else
 	{
-		al_attempt_drop(attempt);
+		for (int i = 0; i < count; i++)
+			al_attempt_drop(&attempts[i]);
 		table_close(app_lock, RowExclusiveLock);
 	}
 	SPI_finish();
@@ -657,14 +787,16 @@ hide_statement(void *arg)
 	errhidecontext(true);
 }
 
-/* lock_fetch(row_type, id, ttl, owner, wait, key, holder): the row, or none */
+/* lock_fetch(row_type, id, ttl, owner, wait, key, holder, expect): the row, or none */
 AL_FUNCTION(atomic_lock_fetch)
 {
 	Target		target = {0};
 	AlKey		key;
-	AlAcquire	request = {0};
-	AlResult	result;
-	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
+	AlPath		path;
+	AlAcquire	requests[2] = {0};	/* exclusive and shared */
+	AlAcquire  *request = &requests[0];
+	bool		is_shared[AL_MAX_PATH];
+	AlResult	results[AL_MAX_PATH];
 	bool		is_default_key = PG_ARGISNULL(5);
 	char	   *name = NULL;
 	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
@@ -672,16 +804,18 @@ AL_FUNCTION(atomic_lock_fetch)
 	error_context_stack = &callback;
 	/* Wait for DDL on app_lock here, while no other table is locked. */
 	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
-	request.ttl = al_ttl_arg(fcinfo, 2);
-	request.keeps_own = true;
-	al_owner_arg(fcinfo, 3, &request.owner);
-	request.wait = al_wait_arg(fcinfo, 4);
-	request.on_reacquire = al_on_reacquire;
-	request.role = GetUserId();
-	request.holder = al_holder_arg(fcinfo, 6);
-	request.default_holder = al_holder_default;
+	request->ttl = al_ttl_arg(fcinfo, 2);
+	request->keeps_own = true;
+	al_owner_arg(fcinfo, 3, &request->owner);
+	request->wait = al_wait_arg(fcinfo, 4);
+	request->on_reacquire = al_on_reacquire;
+	request->role = GetUserId();
+	request->holder = al_holder_arg(fcinfo, 6);
+	request->default_holder = al_holder_default;
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);
+	if (!PG_ARGISNULL(7))
+		al_check_json(PG_GETARG_JSONB_P(7), "expect");
 
 	open_target(fcinfo, &target);
 	InitMaterializedSRF(fcinfo, 0);
@@ -693,13 +827,21 @@ AL_FUNCTION(atomic_lock_fetch)
 	}
 	while (name || !is_default_key)
 	{
+		AlKey	   *keys = &key;
+
+		path.count = 1;
 		if (is_default_key)
-			al_key_init(&key, al_check_key(al_cstring(name)));
-		al_terms_set_wait(&key, 1, &request);
-		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key ? &name : NULL))
+		{
+			al_template_path(&target.template, target.rel, al_check_key(al_cstring(name)), &path);
+			keys = al_path_keys(&path);
+		}
+		al_lease_path_requests(keys, path.count, requests, is_shared);
+		if (fetch_by_keys(fcinfo, &target,
+						  al_attempts_at(keys, path.count, requests, is_shared, results),
+						  path.count, is_default_key ? &name : NULL))
 			break;
 		al_trace(DEBUG2, "lock_fetch: the row has another key than its id, locking that one");
-		request.wait = Max(request.wait - result.waited, 0);
+		request->wait = Max(request->wait - results[0].waited, 0);
 		CHECK_FOR_INTERRUPTS();
 	}
 	table_close(target.rel, AccessShareLock);

@@ -150,15 +150,6 @@ acquire_set(FunctionCallInfo fcinfo, Relation rel, const AlKey *keys, int count,
 	return (Datum) 0;
 }
 
-/* Make an exclusive and a shared request of the first */
-static void
-split_request(AlAcquire *requests)
-{
-	requests[1] = requests[0];
-	requests[0].is_shared = false;
-	requests[1].is_shared = true;
-}
-
 /* lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders, modes) */
 static Datum
 acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -176,7 +167,9 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 	for (int i = 0; i < count; i++)
 		any_shared |= is_shared[i];
 	al_terms_set_wait(keys, count, &requests[0]);
-	split_request(requests);
+	requests[0].is_shared = false;
+	requests[1] = requests[0];
+	requests[1].is_shared = true;
 	requests[1].max_holders = al_max_holders_arg(fcinfo, 7, any_shared);
 	return acquire_set(fcinfo, rel, keys, count, requests, is_shared, raise);
 }
@@ -202,22 +195,12 @@ acquire_path(FunctionCallInfo fcinfo, const char *function, bool raise)
 	AlKey	   *keys;
 	bool		is_shared[AL_MAX_PATH];
 	AlAcquire	requests[2];	/* exclusive and shared */
-	int64		ttl = PG_INT64_MAX;
 	Relation	rel = al_open_for_writing(function);
 
 	al_path_arg(fcinfo, 0, 6, &path);
 	keys = al_path_keys(&path);
 	request_args(fcinfo, AL_LEASE, false, &requests[0]);
-	al_terms_set_wait(keys, path.count, &requests[0]);
-	for (int i = 0; i < path.count; i++)
-	{
-		is_shared[i] = i < path.count - 1;
-		al_terms_admit(&keys[i]);
-		ttl = Min(ttl, al_terms_new_ttl(&keys[i], requests[0].ttl));
-	}
-	requests[0].ttl = ttl;
-	split_request(requests);
-	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;
+	al_lease_path_requests(keys, path.count, requests, is_shared);
 	return acquire_set(fcinfo, rel, keys, path.count, requests, is_shared, raise);
 }
 

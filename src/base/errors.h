@@ -23,6 +23,7 @@
 #define ERRCODE_LOCK_FORCED					MAKE_SQLSTATE('L','K','0','0','9')
 #define ERRCODE_LOCK_WRONG_PARTITION		MAKE_SQLSTATE('L','K','0','1','0')
 #define ERRCODE_LOCK_CHANGED				MAKE_SQLSTATE('L','K','0','1','1')
+#define ERRCODE_LOCK_STALE					MAKE_SQLSTATE('L','K','0','1','2')
 
 /* Every message of ours uses this: the statement and the context in the log may contain owners. */
 #define al_hide_owners() (errhidestmt(true), errhidecontext(true))

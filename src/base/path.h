@@ -20,7 +20,9 @@ typedef struct AlPath
 	int			ends[AL_MAX_PATH];	/* length of each key */
 } AlPath;
 
+extern bool al_is_separator(AlString separator);
 extern AlString al_check_separator(AlString separator);
+extern const char *al_path_try_split(AlString name, AlString separator, AlPath *path);
 extern void al_path_split(AlString name, AlString separator, AlPath *path);
 extern AlString al_path_key(const AlPath *path, int i);
 

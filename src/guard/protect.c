@@ -38,6 +38,7 @@
 
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "guard/protect.h"
@@ -284,11 +285,12 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 	table_close(rel, NoLock);
 }
 
-/* lock_protect(relation, key_template, events): void */
+/* lock_protect(relation, key_template, events, separator): void */
 AL_FUNCTION(atomic_lock_protect)
 {
 	List	   *family;
 	char	   *template;
+	char	   *separator = NULL;
 	char	   *events;
 	char	   *function;
 	ListCell   *cell;
@@ -301,11 +303,17 @@ AL_FUNCTION(atomic_lock_protect)
 	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(1)), "key template");
 	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	events = events_arg(fcinfo, 2);
+	if (!PG_ARGISNULL(3))
+	{
+		(void) al_check_separator(al_string(PG_GETARG_TEXT_PP(3)));
+		separator = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	}
 	family = family_arg(fcinfo);
-	function = psprintf("%s(%s)",
+	function = psprintf("%s(%s%s%s)",
 						quote_qualified_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)),
 												   "lock_guard"),
-						quote_literal_cstr(template));
+						quote_literal_cstr(template), separator ? ", " : "",
+						separator ? quote_literal_cstr(separator) : "");
 
 	SPI_connect();
 	foreach(cell, family)
@@ -316,7 +324,7 @@ AL_FUNCTION(atomic_lock_protect)
 		AlTemplate	guard;
 
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
-			al_template_require(rel, template, &guard);
+			al_template_require(rel, template, separator, &guard);
 		table_close(rel, NoLock);
 		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 			continue;

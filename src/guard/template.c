@@ -8,7 +8,8 @@
  * Model: a template is text with names of columns in braces.  Values are escaped like
  * parts in lock_key(); the text is not, so a ":" in the text separates parts.  Each
  * statement reads the template anew for each relation and looks up columns by name, so
- * the next write notices a column that was dropped or renamed.
+ * the next write notices a column that was dropped or renamed.  With a separator, the key of
+ * a row is a path (base/path.c), and the guard judges its folders, too.
  *
  * Locking: none.  The only user code that runs is output functions of types.
  *
@@ -30,6 +31,7 @@
 #include "atomic_lock.h"
 #include "base/errors.h"
 #include "base/key.h"
+#include "base/path.h"
 #include "base/str.h"
 #include "guard/template.h"
 
@@ -95,16 +97,46 @@ add_piece(AlTemplate *guard)
 	return &guard->pieces[guard->count++];
 }
 
-/* Read a template into the current memory context; false, and "problem", if it does not fit */
-bool
-al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateProblem *problem)
+/*
+ * Why no row has a valid path: its literals have an empty part, or too many parts.  NULL if a
+ * row may have one.  A letter that is not in the separator stands for each value.
+ */
+static const char *
+path_problem(const AlTemplate *guard)
 {
+	StringInfoData name;
+	AlPath		path;
+	char		value = 'a';
+
+	while (memchr(guard->separator.data, value, guard->separator.len))
+		value++;
+	initStringInfo(&name);
+	for (int i = 0; i < guard->count; i++)
+	{
+		if (guard->pieces[i].column != 0)
+			appendStringInfoChar(&name, value);
+		else
+			appendBinaryStringInfo(&name, guard->pieces[i].literal.data, guard->pieces[i].literal.len);
+	}
+	return al_path_try_split((AlString) {name.data, name.len}, guard->separator, &path);
+}
+
+/*
+ * Read a template into the current memory context; "separator" is NULL if its keys are no
+ * paths.  False, and "problem", if it does not fit.
+ */
+bool
+al_template_read(Oid relid, const char *template, const char *separator, AlTemplate *guard,
+				 AlTemplateProblem *problem)
+{
+	const char *detail;
 	StringInfoData literal;
 	const char *p = template;
 	Size		length = 0;
 
 	memset(guard, 0, sizeof(AlTemplate));
 	guard->relid = relid;
+	guard->separator = al_cstring("");
 	initStringInfo(&literal);
 	while (*p)
 	{
@@ -144,16 +176,23 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 		return bad_template(problem, template, "The template is empty.");
 	if (length > AL_MAX_KEY_BYTES)
 		return bad_template(problem, template, "The keys would be too long.");
-	return true;
+	if (separator == NULL)
+		return true;
+	guard->separator = al_cstring(pstrdup(separator));
+	if (!al_is_separator(guard->separator))
+		return bad_template(problem, template, "Its separator is invalid.");
+	detail = path_problem(guard);
+	return detail == NULL ||
+		bad_template(problem, template, psprintf("The keys would be no paths: %s.", detail));
 }
 
 /* Read a template for a table; raises 22023, 42703 or 0A000 if it does not fit */
 void
-al_template_require(Relation rel, const char *template, AlTemplate *guard)
+al_template_require(Relation rel, const char *template, const char *separator, AlTemplate *guard)
 {
 	AlTemplateProblem problem = {0};
 
-	if (!al_template_read(RelationGetRelid(rel), template, guard, &problem))
+	if (!al_template_read(RelationGetRelid(rel), template, separator, guard, &problem))
 		ereport(ERROR,
 				(al_errcode(problem.sqlstate),
 				 errmsg_internal("%s", problem.message),
@@ -170,6 +209,7 @@ al_template_default(Relation rel, const AttrNumber *columns, int count, AlTempla
 
 	memset(guard, 0, sizeof(AlTemplate));
 	guard->relid = RelationGetRelid(rel);
+	guard->separator = al_cstring("");
 	initStringInfo(&name);
 	al_key_append(&name, RelationGetRelationName(rel));
 	add_piece(guard)->literal = al_cstring(name.data);
@@ -238,6 +278,28 @@ al_template_key_of_values(const AlTemplate *guard, Relation rel,
 		else
 			append_value(piece, rel, values[piece->column - 1], nulls[piece->column - 1], key);
 	}
+}
+
+/*
+ * The path that a row's key is, with its folders; without a separator, the key alone.  Raises
+ * 22023 for an invalid path.
+ */
+void
+al_template_path(const AlTemplate *guard, Relation rel, AlString key, AlPath *path)
+{
+	const char *problem = NULL;
+
+	if (guard->separator.len > 0)
+		problem = al_path_try_split(key, guard->separator, path);
+	else
+		*path = (AlPath) {.name = key, .count = 1, .ends = {key.len}};
+	if (problem)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg_internal("%s", problem),
+				 errdetail("The key template of table \"%s\" makes the path of a row.",
+						   RelationGetRelationName(rel)),
+				 errtable(rel)));
 }
 
 /* Do two versions of a row have the same key?  False if that is not certain. */

@@ -10,7 +10,9 @@
  *
  * 1. Before a row is written, the trigger makes the row's key from its template.
  * 2. It pins that key (lease/pin.c) for the owner in atomic_lock.owner, who must hold the
- *    key in exclusive mode.  The pin keeps the holding to the end of the transaction.
+ *    key in exclusive mode.  The pin keeps the holding to the end of the transaction.  With a
+ *    separator, it pins the folders of the key from the top, in any mode, down to the first
+ *    key that the owner holds in exclusive mode: that has everything below it.
  * 3. If an UPDATE changes the key, the new key is pinned too.
  *
  * The trigger's name makes it fire after other BEFORE triggers, so it sees the row as they
@@ -37,6 +39,7 @@
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/partition.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/claimed.h"
@@ -58,6 +61,33 @@ may_see_key(const AlTemplate *guard, Relation rel)
 }
 
 /*
+ * Pin the keys of a path from the top, down to the first one that the owner holds in exclusive
+ * mode.  Returns -1; or the index of the key that is missing, with the reason in
+ * result->outcome: AL_CHANGED if the owner holds it by another grant than the session presents.
+ */
+static int
+pin_path(const AlPath *path, AlString owner, AlResult *result)
+{
+	for (int i = 0; i < path->count; i++)
+	{
+		const AlPin *pin = al_pin(al_path_key(path, i), owner, result);
+
+		if (pin == NULL)
+			return i;
+		Assert(pin->slot >= AL_SLOT_EXCLUSIVE);
+		result->outcome = AL_HELD_BY_OWNER;
+		if (pin->slot != AL_SLOT_EXCLUSIVE && i == path->count - 1)
+			return i;
+		result->outcome = AL_CHANGED;
+		if (!al_is_session_token(pin->fencing_token))
+			return i;
+		if (pin->slot == AL_SLOT_EXCLUSIVE)
+			return -1;
+	}
+	pg_unreachable();
+}
+
+/*
  * Pin the lock that covers a row.  If the session's owner does not hold the lock in
  * exclusive mode, raises as al_raise_guard() does; LK005 if the owner holds it by another
  * grant than the session presents; LK010 for a key of another server.
@@ -67,37 +97,37 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 {
 	StringInfoData buffer;
 	AlString	name;
+	AlPath		path;
 	AlKey		key;
 	AlResult	result = {.outcome = AL_NOT_FOUND};
-	const AlPin *pin;
 	AlString	owner = {0};
 	bool		has_owner;
 	bool		may_see;
+	int			missing;
 
 	initStringInfo(&buffer);
 	al_template_key(guard, rel, row, &buffer);
 	name = (AlString) {buffer.data, buffer.len};
 	al_check_text(name, "lock key", 1, AL_MAX_KEY_BYTES);
-	if (al_is_elsewhere(name))
-		al_raise_partition(name, may_see_key(guard, rel));
+	al_template_path(guard, rel, name, &path);
+	for (int i = 0; i < path.count; i++)
+	{
+		if (al_is_elsewhere(al_path_key(&path, i)))
+			al_raise_partition(al_path_key(&path, i), may_see_key(guard, rel));
+	}
 
 	has_owner = al_owner_of_session(&owner);
-	if (has_owner)
-	{
-		pin = al_pin(name, owner, &result);
-		Assert(pin == NULL || pin->slot >= AL_SLOT_EXCLUSIVE);
-		if (pin && pin->slot == AL_SLOT_EXCLUSIVE && al_is_session_token(pin->fencing_token))
-			return;
-		if (pin)
-			result.outcome = pin->slot == AL_SLOT_EXCLUSIVE ? AL_CHANGED : AL_HELD_BY_OWNER;
-	}
+	missing = has_owner ? pin_path(&path, owner, &result) : path.count - 1;
+	if (missing < 0)
+		return;
 	(void) al_shmem_attach();
 	al_stat_count(AL_COUNT_GUARD_REFUSALS, 1);
-	al_key_init(&key, name);
+	al_key_init(&key, al_path_key(&path, missing));
 	may_see = may_see_key(guard, rel);
 	if (result.outcome == AL_CHANGED)
 		al_raise_other_grant(may_see ? &key : NULL, owner, rel);
-	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
+	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel,
+				   guard->separator.len > 0);
 }
 
 /* The trigger of a table with this name, or NULL */
@@ -112,6 +142,27 @@ al_find_trigger(Relation rel, const char *name)
 			return &desc->triggers[i];
 	}
 	return NULL;
+}
+
+/* Can lock_protect() have given a trigger its arguments: a template, perhaps a separator? */
+static bool
+has_template(const Trigger *guard)
+{
+	return guard->tgnargs == 1 || guard->tgnargs == 2;
+}
+
+/*
+ * Read the template of a guard into the current memory context; false if there is no guard.
+ * Raises as al_template_require() does.
+ */
+bool
+al_template_of_guard(Relation rel, const Trigger *guard, AlTemplate *template)
+{
+	if (guard == NULL || !has_template(guard))
+		return false;
+	al_template_require(rel, guard->tgargs[0], guard->tgnargs == 2 ? guard->tgargs[1] : NULL,
+						template);
+	return true;
 }
 
 /* Can two triggers fire in the same session? */
@@ -207,8 +258,8 @@ al_refuse_truncate(Relation rel)
 PG_FUNCTION_INFO_V1(atomic_lock_guard);
 
 /*
- * lock_guard(template): the function of row and TRUNCATE triggers.  The version of the
- * library is checked only while guards are enforced.
+ * lock_guard(template [, separator]): the function of row and TRUNCATE triggers.  The version
+ * of the library is checked only while guards are enforced.
  */
 Datum
 atomic_lock_guard(PG_FUNCTION_ARGS)
@@ -220,7 +271,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	AlTemplate *guard = fcinfo->flinfo->fn_extra;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		trigger->tg_trigger->tgnargs != 1 ||
+		!has_template(trigger->tg_trigger) ||
 		TRIGGER_FIRED_FOR_ROW(trigger->tg_event) == TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
@@ -246,7 +297,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		MemoryContext old_context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 
 		guard = palloc(sizeof(AlTemplate));
-		al_template_require(rel, trigger->tg_trigger->tgargs[0], guard);
+		(void) al_template_of_guard(rel, trigger->tg_trigger, guard);
 		MemoryContextSwitchTo(old_context);
 		fcinfo->flinfo->fn_extra = guard;
 	}
@@ -267,6 +318,7 @@ AL_FUNCTION(atomic_lock_guard_problem)
 	Oid			relid = PG_GETARG_OID(0);
 	Oid			function = al_guard_function();
 	char	   *template = NULL;
+	char	   *separator = NULL;
 	AlTemplate	ignored;
 	AlTemplateProblem problem = {0};
 	Relation	rel;
@@ -277,17 +329,19 @@ AL_FUNCTION(atomic_lock_guard_problem)
 	if (rel)
 	{
 		const Trigger *guard = al_find_trigger(rel, NameStr(*PG_GETARG_NAME(1)));
-		bool		is_guard = guard && guard->tgfoid == function && guard->tgnargs == 1;
+		bool		is_guard = guard && guard->tgfoid == function && has_template(guard);
 		const Trigger *later = is_guard ? find_later_trigger(rel, guard) : NULL;
 
 		if (is_guard)
 			template = pstrdup(guard->tgargs[0]);
+		if (is_guard && guard->tgnargs == 2)
+			separator = pstrdup(guard->tgargs[1]);
 		if (later)
 			problem.message = later_trigger_message(rel, later);
 		relation_close(rel, NoLock);
 	}
 	if (template)
-		(void) al_template_read(relid, template, &ignored, &problem);
+		(void) al_template_read(relid, template, separator, &ignored, &problem);
 	UnlockRelationOid(relid, AccessShareLock);
 	if (problem.message == NULL)
 		PG_RETURN_NULL();

@@ -270,15 +270,6 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		al_attempt_explain_pending(*rel, attempt);
 }
 
-/* attempt_since() with a wait that begins now; counts a refusal */
-void
-al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
-{
-	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
-	if (!al_is_granted(attempt->result))
-		al_attempt_count_refusal(attempt->key, attempt->result);
-}
-
 /* Acquire, renew or convert a key, and count a refusal.  Outcomes: of attempt_since(); AL_FORCED */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
@@ -322,12 +313,17 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 	return refused;
 }
 
-static void
-grant_set(Relation rel, AlAttempt *attempts, int count)
+/*
+ * Write the grants of a set whose keys are all claimed.  False: the first holding has ended since
+ * its attempt, and nothing was written.  Raises an error if a later one has ended.
+ */
+bool
+al_grant_all(Relation rel, AlAttempt *attempts, int count)
 {
 	List	   *quotas = al_quota_claim_attempts(rel, attempts, count);
 	int			tokens = 0;
 	int64		token = 0;
+	bool		is_written = true;
 
 	/* All backends draw from one page, so draw the tokens of the set at once. */
 	for (int i = 0; i < count; i++)
@@ -337,15 +333,80 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 	}
 	if (tokens > 0)
 		token = al_fence_draw(tokens);
-	for (int i = 0; i < count; i++)
+	for (int i = 0; is_written && i < count; i++)
 	{
 		if (attempts[i].result->outcome == AL_ACQUIRED)
 			attempts[i].token = token++;
-		/* Earlier keys may have been written already; the error undoes them. */
-		if (!al_grant(rel, &attempts[i]))
+		is_written = al_grant(rel, &attempts[i]);
+		/* Earlier keys have been written already; the error undoes them. */
+		if (!is_written && i > 0)
 			al_raise(attempts[i].key, attempts[i].result);
 	}
 	al_quota_end(quotas);
+	return is_written;
+}
+
+/* The attempts at a set of keys; arguments as for al_lease_acquire_all() */
+AlAttempt *
+al_attempts_at(const AlKey *keys, int count, AlAcquire *requests, const bool *is_shared,
+			   AlResult *results)
+{
+	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
+
+	for (int i = 0; i < count; i++)
+	{
+		attempts[i].key = &keys[i];
+		attempts[i].request = &requests[is_shared[i]];
+		attempts[i].result = &results[i];
+	}
+	return attempts;
+}
+
+/*
+ * Attempt all keys of a set, up to the claims under which al_grant_all() writes the grants.
+ * The requests have the same owner and wait.  Returns -1; or the index of the refused key.  Then
+ * only that key's result is valid, no claim is left, and the refusal is counted.
+ */
+int
+al_attempt_all(Relation *rel, AlAttempt *attempts, int count)
+{
+	List	   *order = NIL;
+	int64		start = al_monotonic_now();
+	int64		waited = 0;
+
+	/* Check the terms of all keys first: do not wait where another key cannot be granted. */
+	for (int i = 0; i < count; i++)
+	{
+		al_terms_of_set(attempts[i].key, attempts[i].request, &attempts[i].terms);
+		order = lappend_int(order, i);
+	}
+	for (int done = 0; done < list_length(order); done++)
+	{
+		int			i = list_nth_int(order, done);
+		AlAttempt  *attempt = &attempts[i];
+
+		attempt_since(rel, attempt, start);
+		/* A policy may have changed during the wait. */
+		al_terms_of_set(attempt->key, attempt->request, &attempt->terms);
+		waited = Max(waited, attempt->result->waited);
+		if (!al_is_granted(attempt->result))
+			return refuse_set(attempts, count, i);
+		if (count > 1 && done < count && attempt->request->wait > 0 &&
+			attempt->result->outcome == AL_REACQUIRED)
+		{
+			al_attempt_drop(attempt);
+			order = lappend_int(order, i);
+		}
+	}
+	for (int i = 0; i < count; i++)
+	{
+		attempts[i].result->waited = waited;
+		if (waited > 0)
+			al_attempt_refresh(*rel, &attempts[i]);
+		if (!al_is_granted(attempts[i].result))
+			return refuse_set(attempts, count, i);
+	}
+	return -1;
 }
 
 /*
@@ -357,51 +418,20 @@ int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 					 AlAcquire *requests, const bool *is_shared, AlResult *results)
 {
-	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
-	List	   *order = NIL;
-	int64		start = al_monotonic_now();
-	int64		waited = 0;
+	AlAttempt  *attempts = al_attempts_at(keys, count, requests, is_shared, results);
+	int			refused;
 
 	requests[false].owner.in_index = requests[true].owner.in_index = true;
-	/* Check the terms of all keys first: do not wait where another key cannot be granted. */
-	for (int i = 0; i < count; i++)
-	{
-		attempts[i].key = &keys[i];
-		attempts[i].request = &requests[is_shared[i]];
-		attempts[i].result = &results[i];
-		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
-		order = lappend_int(order, i);
-	}
-	for (int done = 0; done < list_length(order); done++)
-	{
-		int			i = list_nth_int(order, done);
-
-		attempt_since(rel, &attempts[i], start);
-		/* A policy may have changed during the wait. */
-		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
-		waited = Max(waited, results[i].waited);
-		if (!al_is_granted(&results[i]))
-			return refuse_set(attempts, count, i);
-		if (done < count && attempts[i].request->wait > 0 && results[i].outcome == AL_REACQUIRED)
-		{
-			al_attempt_drop(&attempts[i]);
-			order = lappend_int(order, i);
-		}
-	}
-	for (int i = 0; i < count; i++)
-	{
-		results[i].waited = waited;
-		if (waited > 0)
-			al_attempt_refresh(*rel, &attempts[i]);
-		if (!al_is_granted(&results[i]))
-			return refuse_set(attempts, count, i);
-	}
+	refused = al_attempt_all(rel, attempts, count);
+	if (refused >= 0)
+		return refused;
 	if (requests[false].owner.generated)
 	{
 		al_owner_generate(&requests[false].owner, InvalidBlockNumber);
 		requests[true].owner = requests[false].owner;
 	}
-	grant_set(*rel, attempts, count);
+	if (!al_grant_all(*rel, attempts, count))
+		al_raise(&keys[0], &results[0]);
 	return -1;
 }
 

@@ -11,7 +11,10 @@
 #include "lease/attempt.h"
 #include "lease/state.h"
 
-extern void al_attempt_in_turn(Relation *rel, AlAttempt *attempt);
+extern AlAttempt *al_attempts_at(const AlKey *keys, int count, AlAcquire *requests,
+								 const bool *is_shared, AlResult *results);
+extern int al_attempt_all(Relation *rel, AlAttempt *attempts, int count);
+extern bool al_grant_all(Relation rel, AlAttempt *attempts, int count);
 extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request,
 							 AlResult *result);
 extern int al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,

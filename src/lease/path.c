@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * path.c
- *		Releasing a key, and the folders above it that the owner no longer needs.
+ *		Acquiring a key with the folders above it; releasing the key, and those of the
+ *		folders that the owner no longer needs.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -34,6 +35,29 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "table/owner_rows.h"
+
+/*
+ * Complete the requests for the keys of a path: requests[0], which is given, is for the last
+ * key, and requests[1] for the folders, which are shared.  New leases without a ttl get the
+ * shortest default of all keys.  Raises 42501 and 22023.
+ */
+void
+al_lease_path_requests(const AlKey *keys, int count, AlAcquire *requests, bool *is_shared)
+{
+	int64		ttl = PG_INT64_MAX;
+
+	al_terms_set_wait(keys, count, &requests[0]);
+	for (int i = 0; i < count; i++)
+	{
+		is_shared[i] = i < count - 1;
+		al_terms_admit(&keys[i]);
+		ttl = Min(ttl, al_terms_new_ttl(&keys[i], requests[0].ttl));
+	}
+	requests[0].default_ttl = count > 1 ? ttl : 0;
+	requests[1] = requests[0];
+	requests[1].is_shared = true;
+	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;
+}
 
 /* All holdings of an owner: a list of AlHolding *, perhaps with duplicates */
 static List *

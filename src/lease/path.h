@@ -1,6 +1,7 @@
 /*
  * path.h
- *		Releasing a key, and the folders above it that the owner no longer needs.
+ *		Acquiring a key with the folders above it; releasing the key, and those of the
+ *		folders that the owner no longer needs.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
@@ -12,6 +13,8 @@
 #include "atomic_lock.h"
 #include "lease/state.h"
 
+extern void al_lease_path_requests(const AlKey *keys, int count, AlAcquire *requests,
+								   bool *is_shared);
 extern int al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,
 								 AlAcquire *convert, AlResult *result, int64 *released);
 

@@ -639,10 +639,10 @@ al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
 /*
  * Raise LK006: an owner does not hold the key of a guarded row, or only shares it
  * (AL_HELD_BY_OWNER); or 55P03.  "key" is NULL if the role may not see it, "result" without an
- * owner.
+ * owner.  With "is_path", the row needs the key's path.
  */
 void
-al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
+al_raise_guard(const AlKey *key, const AlResult *result, Relation table, bool is_path)
 {
 	char	   *lock = key ? psprintf("lock \"%s\"", al_display(key->name)) :
 		psprintf("the lock that covers a row of table \"%s\"", RelationGetRelationName(table));
@@ -660,6 +660,9 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 			 errdetail_internal("%s", missing_detail(result)),
 			 is_shared ?
 			 errhint("Table \"%s\" is protected.  Use lock_convert to hold the lock in exclusive mode.",
+					 RelationGetRelationName(table)) :
+			 is_path ?
+			 errhint("Table \"%s\" is protected.  Acquire the path of the row with lock_acquire_path, and set atomic_lock.owner to its owner in the transaction.",
 					 RelationGetRelationName(table)) :
 			 errhint("Table \"%s\" is protected.  Acquire the lock, and set atomic_lock.owner to its owner in the transaction.",
 					 RelationGetRelationName(table)),

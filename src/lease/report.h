@@ -23,6 +23,6 @@ AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,
 										   const AlResult *result);
 AL_NORETURN extern void al_raise_other_grant(const AlKey *key, AlString owner, Relation table);
 AL_NORETURN extern void al_raise_guard(const AlKey *key, const AlResult *result,
-									   Relation table);
+									   Relation table, bool is_path);
 
 #endif							/* AL_LEASE_REPORT_H */

@@ -65,8 +65,8 @@ SELECT matches(obj_description('lock_waiters()'::regprocedure, 'pg_proc'), '5500
 SELECT matches(obj_description('lock_waiters'::regclass, 'pg_class'), 'this database.*order', 'comment of lock_waiters: database and order of waiters');
 SELECT matches(obj_description('lock_assert(text,text)'::regprocedure, 'pg_proc'), 'LK006.*pins it until the transaction ends.*writes nothing', 'comment of lock_assert: errors, length of the pin');
 SELECT matches(obj_description('lock_assert_fence(text,bigint,text)'::regprocedure, 'pg_proc'), 'LK005.*pins it', 'comment of lock_assert_fence: errors, and that it pins');
-SELECT matches(obj_description('lock_fetch(anyelement,text,interval,text,interval,text,text)'::regprocedure, 'pg_proc'), 'JSON object.*no row and no lock.*40001', 'comment of lock_fetch: how to name the row, a missing row, errors');
-SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedure, 'pg_proc'), 'insert, update, delete.*order:\{id\}.*owner of the table.*42703.*22023', 'comment of lock_protect: events, template, privileges, errors');
+SELECT matches(obj_description('lock_fetch(anyelement,text,interval,text,interval,text,text,jsonb)'::regprocedure, 'pg_proc'), 'JSON object.*no row and no lock.*separator.*LK012.*42703.*40001', 'comment of lock_fetch: how to name the row, a missing row, paths, expected values, errors');
+SELECT matches(obj_description('lock_protect(regclass,text,text[],text)'::regprocedure, 'pg_proc'), 'insert, update, delete.*order:\{id\}.*separator.*owner of the table.*42703.*22023', 'comment of lock_protect: events, template, separator, privileges, errors');
 SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'comment of lock_unprotect: partitions and children, errors');
 SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'comment of lock_guard(): errors');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'comment of lock_grant_access: level for lock_waiters');

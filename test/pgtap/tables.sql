@@ -55,12 +55,12 @@ SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_waiters'::regclass)
 
 -- lock_guards
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_guards'),
-	ARRAY['relation regclass', 'key_template text', 'events text[]', 'state text', 'parent regclass', 'problem text'],
+	ARRAY['relation regclass', 'key_template text', 'events text[]', 'state text', 'parent regclass', 'problem text', 'separator text'],
 	'columns of lock_guards, in this order');
 SELECT is((SELECT array_agg(DISTINCT refobjid::regclass::text) FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
 		WHERE r.ev_class = 'lock_guards'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> 'lock_guards'::regclass), NULL,
 	'lock_guards reads no user table: the triggers are the truth');
-SELECT matches(pg_get_viewdef('lock_guards'), 'FROM \(\(pg_trigger t', 'lock_guards reads pg_trigger');
+SELECT matches(pg_get_viewdef('lock_guards'), 'FROM \(+pg_trigger t', 'lock_guards reads pg_trigger');
 SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_guards'::regclass), NULL, 'lock_guards has no options');
 
 -- lock_stats and lock_contention

@@ -137,7 +137,7 @@ BEGIN
 	END;
 END
 $$;
-SELECT def, t.undone(def) AS answer FROM unnest(ARRAY['BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard()', 'BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''{'')', 'BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''x'', ''y'')', 'AFTER UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''x'')', 'BEFORE UPDATE ON t.orders EXECUTE FUNCTION lock_guard(''x'')', 'AFTER UPDATE ON t.orders EXECUTE FUNCTION lock_guard(''x'')']) WITH ORDINALITY u(def, i) ORDER BY i;
+SELECT def, t.undone(def) AS answer FROM unnest(ARRAY['BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard()', 'BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''{'')', 'BEFORE UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''x'', ''y'', ''z'')', 'AFTER UPDATE ON t.orders FOR EACH ROW EXECUTE FUNCTION lock_guard(''x'')', 'BEFORE UPDATE ON t.orders EXECUTE FUNCTION lock_guard(''x'')', 'AFTER UPDATE ON t.orders EXECUTE FUNCTION lock_guard(''x'')']) WITH ORDINALITY u(def, i) ORDER BY i;
 DROP TABLE t.definitions;
 
 --

@@ -26,6 +26,8 @@ export class LockLifetimeExceeded extends AtomicLockError {}
 export class LockPartition extends AtomicLockError {}
 // The grant that was to be ended does not hold the lock any more
 export class LockChanged extends AtomicLockError {}
+// lock_fetch with expect: the row has other values; detail names the columns
+export class LockStale extends AtomicLockError {}
 // A policy or an access level refuses it
 export class LockDenied extends AtomicLockError {}
 // The role has as many locks or places in line as it may have
@@ -38,7 +40,7 @@ export class LockUnreachable extends AtomicLockError {}
 const reasons = { LK002: 'not_found', LK003: 'not_owner', LK004: 'already_released', LK005: 'stale', LK006: 'not_held', LK009: 'forced' };
 const classes = {
   '55P03': LockHeld, '40P01': LockDeadlock, '42501': LockDenied, '53400': LockQuota, '55000': LockSetup,
-  LK007: LockHeldByOwner, LK008: LockLifetimeExceeded, LK010: LockPartition, LK011: LockChanged,
+  LK007: LockHeldByOwner, LK008: LockLifetimeExceeded, LK010: LockPartition, LK011: LockChanged, LK012: LockStale,
 };
 // The extension's message about an end by force
 const forced = /^Role "(.*)" ended the lease by \S+ at (.*?), for the reason "(.*)"\./s;

@@ -5,7 +5,7 @@ import { after, before, test } from 'node:test';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import {
-  LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, Locks, lockKey,
+  LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, LockStale, Locks, lockKey,
 } from '../index.js';
 import { startServer } from './server.js';
 
@@ -201,6 +201,7 @@ test('errors are classes', async () => {
   await server.sql('GRANT EXECUTE ON FUNCTION force_release TO shop');
   const grant = await locks.acquire('theirs');
   await thrown(of("SELECT force_release('theirs', 'test', 1)"), LockChanged, { code: 'LK011' });
+  await thrown(of("SELECT lock_fetch(NULL::orders, '42', owner => 'x', expect => '{\"id\": 2}')"), LockStale, { code: 'LK012' });
   await grant.release();
   await server.sql("ALTER ROLE shop SET atomic_lock.partitions = 2; ALTER ROLE shop SET atomic_lock.partition = -1");
   const other = new pg.Pool(server.config());

@@ -814,7 +814,8 @@ class Errors(unittest.TestCase):
         for call, state, reason in (("lock_release('none', 'me')", 'LK002', 'not_found'), ("lock_release('mine', 'you')", 'LK003', 'not_owner'),
                                     ("lock_release('released', 'me')", 'LK004', 'already_released'),
                                     ("lock_assert('mine', 'you')", 'LK006', 'not_held'), ("lock_acquire('mine')", '55P03', None),
-                                    ("lock_acquire('mine', owner => 'me', on_reacquire => 'error')", 'LK007', None)):
+                                    ("lock_acquire('mine', owner => 'me', on_reacquire => 'error')", 'LK007', None),
+                                    ("lock_fetch(NULL::orders, '42', owner => 'me', expect => '{\"id\": 2}')", 'LK012', None)):
             with self.subTest(call), self.assertRaises(psycopg.Error) as error:
                 server.sql('SELECT ' + call)
             ours = translate(error.exception, 'some key')

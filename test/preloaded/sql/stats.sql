@@ -237,6 +237,13 @@ SELECT t.code('UPDATE t.guarded SET note = 3 WHERE id = 1');
 RESET atomic_lock.fencing_token;
 RESET atomic_lock.owner;
 SELECT guard_refusals, refusals FROM lock_stats WHERE database = current_database();
+-- a path counts once, whichever key is missing; a row that is not as expected counts nowhere
+SELECT lock_protect('t.guarded', 'x/y/{id}', separator => '/');
+SELECT status FROM lock_acquire('x/', owner => 'ann', mode => 'shared');
+SELECT t.code('UPDATE t.guarded SET note = 1'), t.code($$SELECT set_config('atomic_lock.owner', 'ann', true); UPDATE t.guarded SET note = 1$$);
+SELECT guard_refusals, refusals, grants FROM lock_stats WHERE database = current_database();
+SELECT t.code($$SELECT lock_fetch(NULL::t.guarded, '1', owner => 'ann', expect => '{"note": "x"}')$$);
+SELECT guard_refusals, refusals, grants FROM lock_stats WHERE database = current_database();
 DROP TABLE t.guarded;
 SELECT lock_release_all('ann');
 SELECT lock_stats_reset();

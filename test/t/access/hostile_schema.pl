@@ -323,14 +323,14 @@ foreach my $schema ('public', 'locks')
 			CREATE TABLE app.parts (id pg_catalog.int4) PARTITION BY RANGE (id);
 			CREATE TABLE app.part PARTITION OF app.parts FOR VALUES FROM (1) TO (2);
 			SELECT $schema.lock_protect(relation => 'app.t', key_template => 't:{id}', events => '{insert,update,delete}'),
-				$schema.lock_protect(relation => 'app.parts', key_template => 'parts:{id}');
+				$schema.lock_protect(relation => 'app.parts', key_template => 'parts:{id}', separator => ':');
 			SELECT $schema.lock_set_policy(prefix => 'forced', history => true, roles => ARRAY['regress_user'::pg_catalog.regrole]);
 			SELECT $schema.lock_acquire(key => 't:1', owner => 'me'), $schema.lock_acquire(key => 'forced', owner => 'me');
 			SELECT $schema.force_release(key => 'forced', reason => 'test');
 			SELECT $schema.lock_try_acquire(key => 't:1', owner => 'you');
 			SET atomic_lock.owner = 'me';
 			INSERT INTO app.t VALUES (1);
-			SELECT $schema.lock_fetch(row_type => NULL::app.t, id => '1')});
+			SELECT $schema.lock_fetch(row_type => NULL::app.t, id => '1', expect => '{"id": 1}')});
 		my $holder = $node->background_psql($db, on_error_stop => 0);
 		my $waiter = $node->background_psql($db, on_error_stop => 0);
 		ask($holder, "SELECT $schema.lock_acquire(key => 'k', owner => 'me', lifetime => 'session')");

@@ -72,7 +72,7 @@ SELECT lock_protect('"Odd ''table'' \ ""x"""', $$it's \ {{odd}}:{a'b\c " d}$$);
 CREATE TABLE one_lock (note text);
 SELECT lock_protect('one_lock', 'all of it', '{INSERT,update}');
 CREATE TABLE disabled (id int);
-SELECT lock_protect('disabled', 'd:{id}');
+SELECT lock_protect('disabled', 'd:{id}', separator => $$ '"/$$);
 ALTER TABLE disabled DISABLE TRIGGER "~atomic_lock_guard";
 CREATE TABLE always (id int);
 SELECT lock_protect('always', 'a:{id}');
@@ -97,7 +97,7 @@ INSERT INTO always VALUES (1);
 });
 
 # Everything that describes the guards
-my $guards = q{SET search_path = app, public; SELECT relation, key_template, events, state, parent, problem FROM lock_guards ORDER BY relation::text COLLATE "C"};
+my $guards = q{SET search_path = app, public; SELECT relation, key_template, events, state, parent, problem, separator FROM lock_guards ORDER BY relation::text COLLATE "C"};
 my $triggers = q{SET search_path = app, public; SELECT tgrelid::regclass, tgname, tgenabled, tgparentid <> 0, tgisinternal, pg_get_triggerdef(oid)
 	FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text COLLATE "C", tgname};
 my $data = q{SET search_path = app, public; SELECT 'orders', id, note FROM orders UNION ALL SELECT 'order_line', id, qty::text FROM order_line
@@ -106,20 +106,20 @@ my $data = q{SET search_path = app, public; SELECT 'orders', id, note FROM order
 	UNION ALL SELECT 'disabled', id, '' FROM disabled UNION ALL SELECT 'always', id, '' FROM always ORDER BY 1, 2};
 my ($all_guards, $all_triggers, $all_data) = map { psql('shop', $_) } ($guards, $triggers, $data);
 
-is($all_guards, q{"Odd 'table' \ ""x"""|it's \ {{odd}}:{a'b\c " d}|{update,delete}|enabled||
-always|a:{id}|{update,delete}|always||
-attached|parted:{part}:{id}|{insert,update,delete}|enabled|parted|
-child|parent:{id}|{update,delete}|enabled||
-disabled|d:{id}|{update,delete}|disabled||
-grandchild|parent:{id}|{update,delete}|enabled||
-one_lock|all of it|{insert,update}|enabled||
-order_line|order:{order_id}|{insert,delete}|enabled||
-orders|order:{id}|{update,delete}|enabled||
-parent|parent:{id}|{update,delete}|enabled||
-parted|parted:{part}:{id}|{insert,update,delete}|enabled||
-parted_1|parted:{part}:{id}|{insert,update,delete}|enabled|parted|
-parted_2|parted:{part}:{id}|{insert,update,delete}|enabled|parted|
-parted_2_low|parted:{part}:{id}|{insert,update,delete}|enabled|parted_2|}, 'lock_guards shows the guarded tables');
+is($all_guards, q{"Odd 'table' \ ""x"""|it's \ {{odd}}:{a'b\c " d}|{update,delete}|enabled|||
+always|a:{id}|{update,delete}|always|||
+attached|parted:{part}:{id}|{insert,update,delete}|enabled|parted||
+child|parent:{id}|{update,delete}|enabled|||
+disabled|d:{id}|{update,delete}|disabled||| '"/
+grandchild|parent:{id}|{update,delete}|enabled|||
+one_lock|all of it|{insert,update}|enabled|||
+order_line|order:{order_id}|{insert,delete}|enabled|||
+orders|order:{id}|{update,delete}|enabled|||
+parent|parent:{id}|{update,delete}|enabled|||
+parted|parted:{part}:{id}|{insert,update,delete}|enabled|||
+parted_1|parted:{part}:{id}|{insert,update,delete}|enabled|parted||
+parted_2|parted:{part}:{id}|{insert,update,delete}|enabled|parted||
+parted_2_low|parted:{part}:{id}|{insert,update,delete}|enabled|parted_2||}, 'lock_guards shows the guarded tables');
 
 # Writes that are refused without the lock, and their keys
 my @writes = (

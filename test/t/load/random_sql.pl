@@ -268,6 +268,7 @@ sub template
 sub events { return one_of(q{'{update,delete}'}, q{'{insert,update,delete}'}, q{'{insert}'}, 'NULL', q{'{}'}, q{'{UPDATE}'}, q{ARRAY[NULL]::text[]}, q{'{truncate}'}, q{'{{insert},{update}}'}, q{array_fill('insert'::text, ARRAY[500])}) }
 sub token  { return one_of('1', '0', '-1', 'NULL', '9223372036854775807', q{(SELECT fencing_token FROM lock_status('k1'))}, q{(SELECT fencing_token FROM lock_status('k2'))}) }
 sub id     { return one_of(q{'1'}, q{'1'}, q{'2'}, q{'7'}, 'NULL', q{''}, q{'x'}, q{'1.0'}, q{'99999999999'}, q{'{"id": 1, "region": "a"}'}, q{'{"id": 2, "region": "b"}'}, q{'{"a": "x:y", "b": "infinity", "c": "\\x00ff", "d": "{1,NULL}"}'}, q{'{}'}, q{'[1]'}, q{'{"id": null}'}, q{'NaN'}, q{repeat('9', 500)}, q{'1e30'}) }
+sub expect { return one_of('NULL', 'NULL', q{'{}'}, q{'{"id": 1}'}, q{'{"id": 1}'}, q{'{"id": "1", "v": null}'}, q{'{"v": 0}'}, q{'{"id": 1, "region": "a"}'}, q{'{"none": 1}'}, q{'{"ctid": "(0,1)"}'}, q{'{"id": [1]}'}, q{'{"id": 1e30}'}, q{'{"a": "x:y", "d": [1, null]}'}, q{'[1]'}, q{'null'}, q['{'], q{(SELECT jsonb_object_agg('c' || i, i) FROM generate_series(1, 1000) i)}, q{to_jsonb((SELECT t FROM t LIMIT 1))}, q{'{"' || repeat('n', 100) || '": 1}'}) }
 sub reason { return one_of(q{'why'}, q{'why'}, q{'why'}, 'NULL', q{''}, q{repeat('r', 1024)}, q{repeat('r', 1025)}, q{E'line\nforged'}) }
 sub prefix
 {
@@ -336,7 +337,7 @@ my @functions = (
 	[ 'lock_queue', 'monitor', 'look' ],
 	[ 'lock_assert', 'user', 'verb', @own ],
 	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
-	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ], [ holder => \&holder ] ],
+	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ], [ holder => \&holder ], [ expect => \&expect ] ],
 	[ 'lock_is_held', 'user monitor', 'look', @own ],
 	[ 'lock_holder', 'user monitor', 'look', @key ],
 	[ 'lock_status', 'user monitor', 'look', @key ],
@@ -354,7 +355,7 @@ my @functions = (
 	[ 'lock_sweep', 'admin', 'verb', [ max_rows => \&rows ] ],
 	[ 'lock_schedule_sweep', 'admin', 'schedule', [ schedule => sub { one_of(q{'* * * * *'}, 'NULL', q{''}, q{repeat('*', 300)}) } ] ],
 	[ 'lock_unschedule_sweep', 'admin', 'schedule' ],
-	[ 'lock_protect', 'admin', 'protect', [ relation => \&relation ], [ key_template => \&template ], [ events => \&events ] ],
+	[ 'lock_protect', 'admin', 'protect', [ relation => \&relation ], [ key_template => \&template ], [ events => \&events ], [ separator => sub { chance(60) ? 'NULL' : separator() } ] ],
 	[ 'lock_unprotect', 'admin', 'protect', [ relation => \&relation ] ],
 	[ 'lock_policy', 'user', 'look', @key ],
 	[ 'lock_held_at', 'monitor', 'look', @key, [ at => \&moment ] ],
@@ -551,7 +552,7 @@ my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 LK009 LK011 25000 53400';
 my %expected = (
 	verb => { codes($always, $argument, $state) },
 	look => { codes($always, $argument) },
-	fetch => { codes($always, $argument, $state, '42809 0A000 42703 55000 42804 42P18 2200F 23514 42846 42601') },
+	fetch => { codes($always, $argument, $state, 'LK012 42809 0A000 42703 55000 42804 42P18 2200F 22001 23502 23514 42846 42601') },
 	schedule => { codes($always, $argument, '55000') },
 	policy => { codes($always, $argument) },
 	access => { codes($always, $argument, '42602') },

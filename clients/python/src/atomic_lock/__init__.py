@@ -6,10 +6,10 @@ from ._sync import Listening, Lock, Locks, Queue
 from ._version import VERSION as __version__
 from .errors import (ExtensionError, LockAlreadyHeld, LockChanged, LockDeadlock, LockDenied, LockElsewhere, LockError, LockExpired,
                      LockForced, LockHeld, LockLifetimeExceeded, LockLost, LockNotFound, LockNotHeld, LockNotOwner, LockQuota,
-                     LockReleased, translate)
+                     LockReleased, LockStale, translate)
 
 __all__ = [
     'AsyncListening', 'AsyncLock', 'AsyncLocks', 'AsyncQueue', 'Event', 'ExtensionError', 'Listening', 'Lock', 'LockAlreadyHeld',
     'LockChanged', 'LockDeadlock', 'LockDenied', 'LockElsewhere', 'LockError', 'LockExpired', 'LockForced', 'LockHeld',
-    'LockLifetimeExceeded', 'LockLost', 'LockNotFound', 'LockNotHeld', 'LockNotOwner', 'LockQuota', 'LockReleased', 'Locks', 'Queue',
-    'Turn', '__version__', 'lock_key', 'translate']
+    'LockLifetimeExceeded', 'LockLost', 'LockNotFound', 'LockNotHeld', 'LockNotOwner', 'LockQuota', 'LockReleased', 'LockStale', 'Locks',
+    'Queue', 'Turn', '__version__', 'lock_key', 'translate']

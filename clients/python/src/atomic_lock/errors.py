@@ -114,6 +114,12 @@ class LockChanged(LockError):
     sqlstate = 'LK011'
 
 
+class LockStale(LockError):
+    """lock_fetch with `expect`: the row has other values.  `detail` names the columns"""
+
+    sqlstate = 'LK012'
+
+
 class LockDenied(LockError):
     """A policy reserves the key for other roles, or the role has no access"""
 
