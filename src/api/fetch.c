@@ -361,16 +361,16 @@ check_expected(const Target *target, const AlKey *key, const SPITupleTable *rows
 	for (int i = 0; target->is_expected && i < desc->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
-		bool		is_same = true;
+		bool		is_right = true;
 
-		for (uint64 row = 0; target->is_expected[i] && is_same && row < rows->numvals; row++)
+		for (uint64 row = 0; target->is_expected[i] && is_right && row < rows->numvals; row++)
 		{
 			bool		is_null;
 			Datum		value = SPI_getbinval(rows->vals[row], rows->tupdesc, i + 1, &is_null);
 
-			is_same = is_equal(column, value, is_null, target->expected[i], target->expected_nulls[i]);
+			is_right = is_equal(column, value, is_null, target->expected[i], target->expected_nulls[i]);
 		}
-		if (!is_same)
+		if (!is_right)
 			appendStringInfo(&names, "%s\"%s\"", names.len > 0 ? ", " : "",
 							 al_display(al_cstring(NameStr(column->attname))));
 	}
