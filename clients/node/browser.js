@@ -26,6 +26,7 @@ export class Form extends EventTarget {
   #phase = 'opening'; // a state, or what to do next: opening, lost? (not confirmed)
   #until = 0; // by the clock: end of the lease or offer
   #held = false; // an offer: whether we have the lock already
+  #offered; // the last offer of the key to anybody, and when we heard of it
   #auto = false;
   #token = 0;
   #ticket;
@@ -149,11 +150,13 @@ export class Form extends EventTarget {
     this.#token = token ?? this.#token;
     if (state === 'editing') this.#until = asked + left;
     this.#held = state === 'editing';
-    // Our turn has come while nobody looked: it is for the user to take it.
+    // Our turn has come while nobody looked, or between question and answer: it is for the user to take it.
+    const { ticket: turn, heard, until } = this.#offered ?? {};
     if (state === 'editing' && waited) this.#offer(Math.min(left, 120000));
+    else if (state === 'queued' && ticket === turn && heard >= asked) this.#offer(until - clock());
     else this.#set(state);
     if (state === 'editing') this.#plan((this.#until - clock()) / 3);
-    else if (state === 'queued') this.#plan(30000 * (0.75 + Math.random() / 4));
+    else if (this.#phase === 'queued') this.#plan(30000 * (0.75 + Math.random() / 4));
   }
 
   #offer(left) {
@@ -220,6 +223,7 @@ export class Form extends EventTarget {
   #heard({ event, reason, ticket, left, from, status }) {
     const state = this.state;
     if (event === 'asked' && state === 'editing') this.dispatchEvent(new CustomEvent('asked', { detail: { message: reason, from } }));
+    if (event === 'offered') this.#offered = { ticket, heard: clock(), until: clock() + left };
     if (event === 'offered' && state === 'queued' && ticket === this.#ticket) {
       this.#held = false;
       this.#offer(left);
