@@ -15,6 +15,9 @@ const clock = (() => {
   };
 })();
 
+// What a page asks to find out whether its state is true; the others need no answer
+const asks = { opening: 'open', editing: 'keep', 'lost?': 'keep', queued: 'queue' };
+
 // One owner for each page load: a tab that is duplicated or loaded again has another.
 function makePage() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
@@ -109,13 +112,15 @@ export class Form extends EventTarget {
   // Ask the server whether what we know is still so
   check() {
     clearTimeout(this.#timer);
-    const action = { opening: 'open', editing: 'keep', 'lost?': 'keep', queued: 'queue' }[this.#phase];
-    if (action && !this.#closed) this.#act(action).catch(() => {});
+    if (asks[this.#phase] && !this.#closed) this.#act().catch(() => {});
   }
 
-  // One request after the other
+  // One request after the other.  What the page asks by itself depends on its state when its turn comes:
+  // the user may have left meanwhile, or has an offer, which a question would accept.
   #act(action, more = {}) {
     const turn = this.#last.then(async () => {
+      action ??= asks[this.#phase];
+      if (!action) return this.state;
       const [page, asked] = [this.#page, clock()];
       try {
         const answer = await this.#post({ action, page, ...more });

@@ -263,6 +263,25 @@ test('an offer of which the page hears nothing is shown when it asks', async () 
   await server.until("SELECT NOT locked AND queued = 0 FROM lock_status('order:42')");
 });
 
+test('who leaves has left, also if the page is about to ask whether it may go on', async () => {
+  const alice = await user('Alice');
+  await says(alice, 'You are editing');
+  const { page, hold, act } = await bare('Bob');
+  for (const [action, state] of [['queue', 'queued'], ['open', 'editing']]) {
+    assert.equal(await act(action), state);
+    const { there } = await hold('answer');
+    const left = act('leave');
+    const go = await there;
+    await page.evaluate(() => { form.check(); }); // as after an event
+    go();
+    assert.equal(await left, 'reading');
+    assert.equal(await act('ask'), 'reading'); // comes after what the page has asked
+    await server.until("SELECT queued = 0 FROM lock_status('order:42')");
+    if (state === 'queued') await click(alice, 'Done');
+    await server.until("SELECT NOT locked FROM lock_status('order:42')");
+  }
+});
+
 test('a takeover, and a save of what is stale', async () => {
   const alice = await user('Alice');
   await says(alice, 'You are editing');
