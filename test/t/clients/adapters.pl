@@ -53,7 +53,8 @@ try {
 } catch (Exception $error) {
 	say('refresh', ($error->getPrevious() ?? $error)::class);
 }
-$waiting = proc_open(['psql', '-XAtqc', "SELECT lock_acquire('w', '1 h', 'direct'); SELECT pg_sleep(0.5); SELECT lock_release('w', 'direct')", $argv[2]], [1 => ["pipe", "w"]], $pipes);
+$wait = "DO 'BEGIN LOOP EXIT WHEN (SELECT waiters > 0 FROM lock_status(''w'')); END LOOP; END'";
+$waiting = proc_open(['psql', '-XAtq', '-c', "SELECT lock_acquire('w', '1 h', 'direct')", '-c', $wait, '-c', "SELECT lock_release('w', 'direct')", $argv[2]], [1 => ['pipe', 'w']], $pipes);
 fgets($pipes[1]);
 say('waits', $factory->createLock('w', 5)->acquire(true));
 END
