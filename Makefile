@@ -173,5 +173,7 @@ checkver:
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
 	@grep -qF "'$(DISTVERSION)'" clients/python/src/atomic_lock/_version.py || \
 		{ echo 'clients/python has another version than $(DISTVERSION)' >&2; exit 1; }
+	@grep -qF '"version": "$(DISTVERSION)"' clients/node/package.json || \
+		{ echo 'clients/node has another version than $(DISTVERSION)' >&2; exit 1; }
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \
 		{ echo 'debian/changelog does not begin with $(DISTVERSION)' >&2; exit 1; }
