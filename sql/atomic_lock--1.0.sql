@@ -586,7 +586,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release_path'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release_path(text, text, text) IS
-'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
+'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else, as lock_held shows it; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
 
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
