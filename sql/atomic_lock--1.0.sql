@@ -842,7 +842,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_enqueue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_enqueue(text, text, text, interval, interval, interval, jsonb) IS
-'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
+'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl and max_lifetime, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
 
 CREATE FUNCTION lock_leave(
 	key		text,
