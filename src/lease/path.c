@@ -38,22 +38,19 @@
 
 /*
  * Complete the requests for the keys of a path: requests[0], which is given, is for the last
- * key, and requests[1] for the folders, which are shared.  New leases without a ttl get the
- * shortest default of all keys.  Raises 42501 and 22023.
+ * key, and requests[1] for the folders, which are shared.  Raises 42501 and 22023.
  */
 void
 al_lease_path_requests(const AlKey *keys, int count, AlAcquire *requests, bool *is_shared)
 {
-	int64		ttl = PG_INT64_MAX;
-
 	al_terms_set_wait(keys, count, &requests[0]);
 	for (int i = 0; i < count; i++)
 	{
 		is_shared[i] = i < count - 1;
 		al_terms_admit(&keys[i]);
-		ttl = Min(ttl, al_terms_new_ttl(&keys[i], requests[0].ttl));
+		(void) al_terms_new_ttl(&keys[i], requests[0].ttl);
 	}
-	requests[0].default_ttl = count > 1 ? ttl : 0;
+	requests[0].has_one_ttl = true;
 	requests[1] = requests[0];
 	requests[1].is_shared = true;
 	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;
