@@ -586,7 +586,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release_path'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release_path(text, text, text) IS
-'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
+'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else, as lock_held shows it; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
 
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -842,7 +842,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_enqueue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_enqueue(text, text, text, interval, interval, interval, jsonb) IS
-'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
+'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl and max_lifetime, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
 
 CREATE FUNCTION lock_leave(
 	key		text,
