@@ -337,6 +337,8 @@ al_grant_all(Relation rel, AlAttempt *attempts, int count)
 	{
 		if (attempts[i].result->outcome == AL_ACQUIRED)
 			attempts[i].token = token++;
+		if (attempts[i].request->is_path && i > 0)
+			attempts[i].latest_end = attempts[i - 1].result->holding.expires_at;
 		is_written = al_grant(rel, &attempts[i]);
 		/* Earlier keys have been written already; the error undoes them. */
 		if (!is_written && i > 0)
@@ -409,7 +411,7 @@ al_attempt_all(Relation *rel, AlAttempt *attempts, int count)
 		ttl = Min(ttl, attempts[i].terms.ttl);
 	}
 	/* After the wait, so that a policy which has changed meanwhile applies to all keys. */
-	for (int i = 0; attempts[0].request->has_one_ttl && i < count; i++)
+	for (int i = 0; attempts[0].request->is_path && i < count; i++)
 		attempts[i].terms.ttl = ttl;
 	return -1;
 }

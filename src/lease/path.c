@@ -50,7 +50,7 @@ al_lease_path_requests(const AlKey *keys, int count, AlAcquire *requests, bool *
 		al_terms_admit(&keys[i]);
 		(void) al_terms_new_ttl(&keys[i], requests[0].ttl);
 	}
-	requests[0].has_one_ttl = true;
+	requests[0].is_path = true;
 	requests[1] = requests[0];
 	requests[1].is_shared = true;
 	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;

@@ -70,7 +70,7 @@ typedef struct AlAcquire
 {
 	AlOwner		owner;
 	int64		ttl;			/* microseconds, or AL_NO_TTL */
-	bool		has_one_ttl;	/* without a ttl, leases of a set get the shortest default */
+	bool		is_path;		/* leases have one length, and none outlives that above it */
 	bool		is_shared;
 	bool		is_convert;		/* change the mode of the owner's holding */
 	bool		waits_longest;	/* as long as max_wait allows; "wait" is cut to that */
