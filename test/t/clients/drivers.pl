@@ -7,8 +7,8 @@
 # waiting program.  Its listeners receive events on connections of their own, also if
 # everything else goes through the pooler, and no ticket is left.  A listener whose connection is terminated connects and listens again, and the waiters
 # ask again.  An owner that is set for the transaction does not stay on a connection; one
-# that is SET does, as doc/reference.md warns.  The programs contain the code that doc/clients.md,
-# doc/waiting.md and doc/libraries.md quote, and each program is run by a test.
+# that is SET does, as doc/concepts.md warns.  The programs contain the code that doc/clients.md
+# and doc/libraries.md quote, and each program is run by a test.
 #
 # make test installs psycopg2 and PgBouncer if they are missing.
 # Other drivers are skipped if they are not installed; NODE_PATH is respected.
@@ -204,7 +204,7 @@ END
 # Code that the documents show is run, here or by another test; SQL is run by docs/examples.pl.
 my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => 'php', ruby => 'rb', perl => 'pl');
 my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.* doc/examples/*/*.*';
-foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')
+foreach my $document ('doc/clients.md', 'doc/libraries.md')
 {
 	my $text = slurp_file($document);
 	my $quotes = 0;
@@ -225,7 +225,7 @@ foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')
 			$quotes++;
 		}
 	}
-	cmp_ok($quotes, '>=', 2, "$document quotes the programs");
+	cmp_ok($quotes, '>', 0, "$document quotes the programs");
 }
 
 my $tests = join '', map { slurp_file($_) } glob "test/t/clients/*.pl";
