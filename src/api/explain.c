@@ -217,7 +217,7 @@ say_sharers(Explanation *x)
 static void
 say_people(Explanation *x)
 {
-	List	   *tickets = al_tickets_list(x->view.key.name, true, false);
+	List	   *tickets = al_tickets_list(x->view.key.name, true, false, MOST_SHOWN);
 	int			count;
 	int			next = 0;
 	int			place = 0;
