@@ -432,7 +432,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text) IS
-'like lock_acquire, but returns status "held", "held_by_owner", "pending", "timeout" or "deadlock" instead of raising an error';
+'like lock_acquire, but returns status "held", "held_by_owner", "pending", "timeout", "deadlock" or "lifetime_exceeded" instead of raising an error';
 
 CREATE FUNCTION lock_acquire_all(
 	keys text[],
@@ -466,7 +466,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer, text[]) IS
-'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
+'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout", "deadlock" or "lifetime_exceeded"';
 
 CREATE FUNCTION lock_acquire_path(
 	path text,
@@ -496,7 +496,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_path'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_acquire_path(text, interval, text, interval, text, jsonb, text) IS
-'like lock_acquire_path, but instead of raising an error for the state of a lock returns one row, for the key in the way, with status "held", "held_by_owner", "pending", "timeout" or "deadlock"';
+'like lock_acquire_path, but instead of raising an error for the state of a lock returns one row, for the key in the way, with status "held", "held_by_owner", "pending", "timeout", "deadlock" or "lifetime_exceeded"';
 
 CREATE FUNCTION lock_convert(
 	key text,

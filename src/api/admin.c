@@ -43,8 +43,7 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
-	/* An administrator could change the policy. */
-	if (!al_is_admin())
+	if (!al_terms_may_force(&key))
 		al_terms_admit(&key);
 	if (PG_ARGISNULL(2))
 		ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);

@@ -7,9 +7,10 @@
  *
  * Model: a person reads the text, and pastes a statement of it.  So each sentence and each
  * statement has a line of its own.  Keys, labels and names come from anybody.  They cannot
- * forge such a line: control characters are escaped, and a line has one of them, shortened
- * and near its beginning, so that no terminal of 80 columns wraps the line within it.  Only
- * the statements have the whole key, as a literal, and they name our schema.
+ * forge such a line or sentence: they are quoted, quotes and control characters in them are
+ * escaped, and a line has one of them, shortened and near its beginning, so that no terminal of
+ * 80 columns wraps the line within it.  Only the statements have the whole key, as a literal,
+ * and they name our schema.
  *
  * The text never has an owner.  Labels of others than the first holder or the first in line
  * are for those who may list all holdings, and so are fencing tokens.
@@ -35,8 +36,10 @@
 #include "api/args.h"
 #include "api/policy.h"
 #include "api/status.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
+#include "claim/claimed.h"
 #include "claim/holding.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -46,7 +49,8 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-#define MOST_SHOWN		5		/* sharers; calls and places in line */
+/* Calls and places in line that are listed, and sharers among those that the look has found */
+#define MOST_SHOWN		5
 
 typedef struct Explanation
 {
@@ -55,20 +59,17 @@ typedef struct Explanation
 	AlLine		line;
 	bool		has_line;		/* there are valid tickets */
 	TimestampTz closed_until;	/* DT_NOBEGIN: the key is held or open */
+	int			pid;			/* as in AlKeyView, or of the transaction that holds the key, or
+								 * our own, if our transaction has claimed it */
 	bool		is_monitor;
-	bool		may_lock;		/* level "user", and no policy excludes the caller */
-	bool		may_delete;		/* tickets */
+	bool		is_admitted;	/* no policy excludes the caller */
+	bool		may_lock;		/* and it has level "user" */
 	const char *schema;			/* of the extension, quoted */
 	const char *key;			/* as a literal */
 } Explanation;
 
-static void
-say(Explanation *x, const char *line)
-{
-	if (x->text.len > 0)
-		appendStringInfoChar(&x->text, '\n');
-	appendStringInfoString(&x->text, line);
-}
+/* Add a line; the format is a literal */
+#define say(x, ...) appendStringInfo(&(x)->text, "\n" __VA_ARGS__)
 
 /* A moment, in whole seconds */
 static char *
@@ -92,11 +93,12 @@ show_span(int64 microseconds)
 	return psprintf("%d s", seconds);
 }
 
-/* Is the key held by a transaction that has not committed its grant? */
+/* Does a holding last as long as the transaction of x->pid? */
 static bool
-is_pending(const Explanation *x)
+is_of_transaction(const Explanation *x)
 {
-	return x->view.pid >= 0 && x->view.holders == 0;
+	return x->view.holders > 0 && x->view.shown->lifetime == AL_TRANSACTION &&
+		x->view.shown->pid == x->pid;
 }
 
 static void
@@ -105,8 +107,8 @@ say_state(Explanation *x)
 	const AlKeyView *view = &x->view;
 	const char *state;
 
-	if (is_pending(x))
-		state = "held by an unfinished transaction";
+	if (x->pid >= 0 && view->holders == 0)
+		state = "claimed by an unfinished transaction";
 	else if (view->shown && !al_is_shared(view->shown))
 		state = "held in exclusive mode";
 	else if (view->shown)
@@ -121,22 +123,30 @@ say_state(Explanation *x)
 		state = "free, and about to go to the first in line";
 	else
 		state = "free";
-	say(x, psprintf("Lock %s is %s.", al_quote(view->key.name), state));
-	if (!view->shown && x->closed_until != DT_NOBEGIN)
-		say(x, psprintf("It opens at %s.", show_time(x->closed_until)));
+	say(x, "Lock %s is %s.", al_quote(view->key.name), state);
+	if (x->closed_until != DT_NOBEGIN)
+		say(x, "It opens at %s.", show_time(x->closed_until));
 }
 
-/* The application of a process, and what the process does, as far as the caller may see it */
+/*
+ * What a process does in an unfinished transaction, and what is known of this process, or else of
+ * the session that holds the key, as far as the caller may see it
+ */
 static void
-say_process(Explanation *x, int pid)
+say_process(Explanation *x)
 {
+	int			pid = x->pid > 0 ? x->pid : x->view.shown ? x->view.shown->pid : 0;
 	char		application[NAMEDATALEN];
 	const char *state = pid > 0 ? al_session_show(pid, application) : NULL;
 
+	if (x->pid == 0 && !is_of_transaction(x))
+		say(x, "A prepared transaction has it, changes it, or relies on it.");
+	else if (x->pid > 0 && x->view.holders > 0 && !is_of_transaction(x))
+		say(x, "Process %d changes it, or relies on it, in an unfinished transaction.", pid);
 	if (state && state[0] != '\0')
-		say(x, psprintf("Process %d is %s.", pid, state));
+		say(x, "Process %d is %s.", pid, state);
 	if (state && application[0] != '\0')
-		say(x, psprintf("Its application is %s.", al_quote(al_cstring(application))));
+		say(x, "Its application is %s.", al_quote(al_cstring(application)));
 }
 
 static void
@@ -147,12 +157,11 @@ say_end(Explanation *x, const AlHolding *holding)
 	if (holding->lifetime != AL_LEASE && holding->pid == 0)
 		say(x, "It ends with a prepared transaction.");
 	else if (holding->lifetime != AL_LEASE)
-		say(x, psprintf("It ends with the %s of process %d.", what, holding->pid));
+		say(x, "It ends with the %s of process %d%s.", what, holding->pid,
+			   RecoveryInProgress() ? " of the primary" : "");
 	if (holding->expires_at != DT_NOEND)
-		say(x, psprintf("%s ends at %s, in %s.",
-						holding->lifetime == AL_LEASE ? "The lease" : "Or it",
-						show_time(holding->expires_at),
-						show_span(holding->expires_at - x->view.now)));
+		say(x, "%s ends at %s, in %s.", holding->lifetime == AL_LEASE ? "The lease" : "Or it",
+			   show_time(holding->expires_at), show_span(holding->expires_at - x->view.now));
 }
 
 static void
@@ -161,19 +170,18 @@ say_holder(Explanation *x)
 	const AlHolding *holding = x->view.shown;
 	char	   *role = al_role_name(holding->role);
 
-	say(x, psprintf("%s%s is %s.", is_pending(x) ? "If that commits, the holder" : "The holder",
-					x->view.is_own ? ", which is this session's owner," :
-					x->view.holders > 1 ? " that keeps it longest" : "",
-					holding->holder ? al_quote(al_string(holding->holder)) : "not known"));
+	say(x, "%s%s is %s.", x->view.holders == 0 ? "If that commits, the holder" : "The holder",
+		   x->view.is_own ? ", which is this session's owner," :
+		   x->view.holders > 1 ? " that keeps it longest" : "",
+		   holding->holder ? al_quote(al_string(holding->holder)) : "not known");
 	if (holding->holder)		/* al_tx_by_others() does not know all */
-		say(x, psprintf("%s acquired it at %s, %s ago.",
-						role ? psprintf("Role %s", al_quote(al_cstring(role))) : "A dropped role",
-						show_time(holding->acquired_at),
-						show_span(x->view.now - holding->acquired_at)));
-	if (!is_pending(x))
+		say(x, "%s acquired it at %s, %s ago.",
+			   role ? psprintf("Role %s", al_quote(al_cstring(role))) : "A dropped role",
+			   show_time(holding->acquired_at), show_span(x->view.now - holding->acquired_at));
+	if (x->view.holders > 0)
 		say_end(x, holding);
 	if (x->is_monitor && holding->holder)
-		say(x, psprintf("Its fencing token is %lld.", (long long) holding->fencing_token));
+		say(x, "Its fencing token is %lld.", (long long) holding->fencing_token);
 }
 
 /* In the order of grants */
@@ -203,21 +211,22 @@ say_sharers(Explanation *x)
 		if (said++ == 0)
 			say(x, "These share it, too:");
 		if (holding->holder == NULL)
-			say(x, psprintf("  a transaction of process %d", holding->pid));
+			say(x, "  a transaction of process %d", holding->pid);
 		else
-			say(x, psprintf("  %s, since %s, fencing token %lld",
-							al_quote(al_string(holding->holder)), show_time(holding->acquired_at),
-							(long long) holding->fencing_token));
+			say(x, "  %s, since %s, fencing token %lld",
+				   al_quote(al_string(holding->holder)), show_time(holding->acquired_at),
+				   (long long) holding->fencing_token);
 	}
 	if (x->view.holders - 1 > said)
-		say(x, psprintf("  and others: %d", x->view.holders - 1 - said));
+		say(x, "  and others: %s%d", x->view.holders >= AL_MOST_COUNTED ? "at least " : "",
+			   x->view.holders - 1 - said);
 }
 
 /* The calls and places in line for the key, in the order of their turns */
 static void
 say_people(Explanation *x)
 {
-	List	   *tickets = al_tickets_list(x->view.key.name, true, false);
+	List	   *tickets = al_tickets_list(x->view.key.name, true, false, MOST_SHOWN);
 	int			count;
 	int			next = 0;
 	int			place = 0;
@@ -235,14 +244,14 @@ say_people(Explanation *x)
 		else if (waiter && (ticket == NULL || waiter->is_upgrade || waiter->arrival <= ticket->number))
 		{
 			next++;
-			say(x, psprintf("  %d. %s has waited since %s in process %d.", ++place,
-							al_quote(al_cstring(waiter->holder)), show_time(waiter->since), waiter->pid));
+			say(x, "  %d. %s has waited since %s in process %d.", ++place,
+				   al_quote(al_cstring(waiter->holder)), show_time(waiter->since), waiter->pid);
 		}
 		else if (ticket)
 		{
 			tickets = list_delete_first(tickets);
-			say(x, psprintf("  %d. %s has had a place since %s.", ++place,
-							al_quote(al_string(ticket->holder)), show_time(ticket->queued_at)));
+			say(x, "  %d. %s has had a place since %s.", ++place,
+				   al_quote(al_string(ticket->holder)), show_time(ticket->queued_at));
 		}
 	}
 }
@@ -253,46 +262,46 @@ say_line(Explanation *x)
 	int			waiters = RecoveryInProgress() ? -1 : al_waiters_count(&x->view.key);
 
 	if (waiters < 0)
-		say(x, psprintf("Places in line: %d.  This server does not know about calls that wait.",
-						x->view.queued));
+		say(x, "Places in line: %d.  This server does not know about calls that wait.",
+			   x->view.queued);
 	else if (waiters == 0 && x->view.queued == 0)
 		say(x, "Nobody waits for it.");
 	else
-		say(x, psprintf("Calls that wait for it: %d.  Places in line: %d.", waiters, x->view.queued));
+		say(x, "Calls that wait for it: %d.  Places in line: %d.", waiters, x->view.queued);
 	if (x->is_monitor && (waiters > 0 || x->view.queued > 0))
 		say_people(x);
 	/* Others see the label in the refusals of a key that is free otherwise. */
 	if (x->view.shown || !x->has_line ||
-		(!x->is_monitor && (x->view.pid >= 0 || x->closed_until != DT_NOBEGIN)))
+		(!x->is_monitor && (x->pid >= 0 || x->closed_until != DT_NOBEGIN)))
 		return;
-	say(x, psprintf("The first place is that of %s.", al_quote(al_string(x->line.first.holder))));
+	say(x, "The first place is that of %s.", al_quote(al_string(x->line.first.holder)));
 	if (x->line.is_offered)
-		say(x, psprintf("It has the offer until %s, for %s.", show_time(x->line.until),
-						show_span(x->line.until - x->view.now)));
+		say(x, "It has the offer until %s, for %s.", show_time(x->line.until),
+			   show_span(x->line.until - x->view.now));
 }
 
 /* A line with a purpose, and one with the statement, which names an object of our schema */
 static void
 say_statement(Explanation *x, const char *what, const char *before, const char *arguments)
 {
-	say(x, what);
-	say(x, psprintf("%s%s.%s", before, x->schema, arguments));
+	say(x, "%s", what);
+	say(x, "%s%s.%s", before, x->schema, arguments);
 }
 
-/* The statement that ends a transaction; "pid" is 0 if that is prepared */
+/* The statement that ends the transaction, for one that does not end */
 static void
-say_end_transaction(Explanation *x, int pid)
+say_end_transaction(Explanation *x)
 {
-	if (pid == MyProcPid)
-		say(x, "It is the transaction of this session.");
-	else if (pid > 0)
+	if (x->pid == MyProcPid)
+		say(x, "That unfinished transaction is the one of this session.");
+	else if (x->pid > 0)
 	{
-		say(x, "To end that transaction, as its role or with pg_signal_backend:");
-		say(x, psprintf("SELECT pg_catalog.pg_terminate_backend(%d);", pid));
+		say(x, "If that transaction does not end, its role or pg_signal_backend can end it:");
+		say(x, "SELECT pg_catalog.pg_terminate_backend(%d);", x->pid);
 	}
 	else
 	{
-		say(x, "To find that prepared transaction, and end it with ROLLBACK PREPARED:");
+		say(x, "If that transaction does not end, find it, and use ROLLBACK PREPARED:");
 		say(x, "SELECT * FROM pg_catalog.pg_prepared_xacts ORDER BY prepared;");
 	}
 }
@@ -303,7 +312,7 @@ say_request(Explanation *x)
 {
 	const AlKeyView *view = &x->view;
 
-	if (view->shown == NULL && view->pid < 0 && x->closed_until == DT_NOBEGIN &&
+	if (view->shown == NULL && x->pid < 0 && x->closed_until == DT_NOBEGIN &&
 		(!x->has_line || x->line.mine.number == x->line.first.number) &&
 		al_waiters_count(&view->key) <= 0)
 		say_statement(x, "To take it:", "SELECT * FROM ", psprintf("lock_acquire(%s);", x->key));
@@ -324,14 +333,15 @@ say_force(Explanation *x)
 	const AlKeyView *view = &x->view;
 	bool		has_token = x->is_monitor && view->shown && view->shown->holder;
 	bool		is_offer = !view->shown && x->closed_until == DT_NOBEGIN;
-	bool		may = is_offer ? x->may_delete : al_may_call("force_release", types, lengthof(types)) &&
-		(al_terms_is_admitted(&view->key) || al_is_admin());
+	bool		may = is_offer ? al_is_admin() :
+		al_may_call("force_release", types, lengthof(types)) && al_terms_may_force(&view->key);
 	const char *what = is_offer ? "end the offer" : view->shown == NULL ? "open it" :
 		view->holders == 1 ? "end it" : has_token ? "end that one" : "end all of them";
 
 	if (is_offer && !(x->has_line && x->line.is_offered))
 		return;
-	what = psprintf("%s %s:", may ? "To" : "An administrator can", what);
+	what = psprintf("%s %s:", may ? "To" : is_offer ? "An administrator can" :
+					"Somebody with level supervisor or admin can", what);
 	if (is_offer)
 		say_statement(x, what, "DELETE FROM ", psprintf("app_lock_queue WHERE ticket = %lld;",
 														(long long) x->line.first.number));
@@ -351,58 +361,53 @@ say_statements(Explanation *x)
 		say(x, "This server is a standby.  Statements that change the lock work on the primary.");
 	if (is_own)
 		say_statement(x, "To release it:", "SELECT ", psprintf("lock_release(%s);", x->key));
-	else if (x->may_lock)
+	else if (x->may_lock && x->pid != MyProcPid)
 		say_request(x);
-	if (view->pid >= 0)
-		say_end_transaction(x, is_pending(x) && view->shown ? view->shown->pid : view->pid);
-	else if (view->shown && view->shown->lifetime == AL_TRANSACTION)
-		say_end_transaction(x, view->shown->pid);
-	else if (!is_own)
+	/* force_release() refuses what a transaction holds, and what is not held yet. */
+	if (!is_own && (view->holders > 0 ? view->shown->lifetime != AL_TRANSACTION : x->pid < 0))
 		say_force(x);
+	if (x->pid >= 0)
+		say_end_transaction(x);
 }
 
 /* lock_explain(key): lines of text */
 AL_FUNCTION(atomic_lock_explain)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID};
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	Relation	queue = al_open_queue(AccessShareLock);
 	Explanation x = {.closed_until = DT_NOBEGIN, .is_monitor = al_is_monitor()};
 	AlKeyView  *view = &x.view;
 	AlOwner		owner = {.name = al_cstring(al_owner_setting ? al_owner_setting : "")};
 
 	al_key_arg(fcinfo, 0, &view->key);
-	if (!x.is_monitor)
-		al_terms_admit(&view->key);
+	x.is_admitted = al_terms_is_admitted(&view->key);
+	if (!x.is_admitted && !x.is_monitor)
+		al_terms_admit(&view->key); /* raises the error */
 	initStringInfo(&x.text);
-	al_key_view(fcinfo, view);
-	if (view->shown == NULL && view->pid < 0)
+	al_key_view(view);
+	if (view->shown && (view->holders == 0 ||
+						(view->pid < 0 && view->shown->lifetime == AL_TRANSACTION)))
+		x.pid = view->shown->pid;
+	else
+		x.pid = view->pid < 0 && al_claimed_has(view->key.hash) ? MyProcPid : view->pid;
+	if (view->shown == NULL)
 		x.closed_until = al_key_closed_until(rel, &view->key);
 	x.has_line = al_tickets_look(&view->key, &owner, &x.line);
-	x.may_lock = al_may_call("lock_ask", types, lengthof(types)) &&
-		al_terms_is_admitted(&view->key);
+	x.may_lock = x.is_admitted && al_is_user();
 	x.schema = quote_identifier(get_namespace_name(RelationGetNamespace(rel)));
 	x.key = al_literal(view->key.name);
-	x.may_delete =
-		pg_class_aclcheck(RelationGetRelid(queue), GetUserId(), ACL_DELETE) == ACLCHECK_OK;
-	table_close(queue, AccessShareLock);
 	table_close(rel, AccessShareLock);
 
 	say_state(&x);
 	if (view->shown)
 		say_holder(&x);
-	if (view->pid > 0 && view->holders > 0)
-		say(&x, psprintf("Process %d changes it, or relies on it, in an unfinished transaction.",
-						 view->pid));
-	else if (view->pid == 0)
-		say(&x, "A prepared transaction has it, changes it, or relies on it.");
-	say_process(&x, view->pid > 0 ? view->pid : view->shown ? view->shown->pid : 0);
+	say_process(&x);
 	if (x.is_monitor)
 		say_sharers(&x);
 	say_line(&x);
 	al_policies_explain(&x.text, view->key.name);
-	if (!al_terms_is_admitted(&view->key))
-		say(&x, "That reserves the key for roles, and the current role is not one of them.");
+	if (!x.is_admitted)
+		say(&x, "Prefix %s is reserved for roles, and the current role is none of them.",
+				al_quote(al_policy_for(view->key.name, AL_ROLES)->prefix));
 	say_statements(&x);
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(x.text.data, x.text.len));
+	PG_RETURN_TEXT_P(cstring_to_text(x.text.data + 1));
 }

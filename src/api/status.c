@@ -55,22 +55,20 @@ enum
 };
 
 /*
- * The live holdings at *now of the key in the first argument: the owner's, if that is not
- * NULL, and with AL_LOOK_SOME some others; *more is the number of further ones.
+ * The live holdings at *now of a key: the owner's, if that is not NULL, and with AL_LOOK_SOME some others; *more is the number of further ones.
  *
  * For lock_status(), "pending_pid" is not NULL.  It is set to the process of an unfinished
  * transaction that claims the key: 0 if prepared, -1 if no transaction does.  Claims are
  * looked at before rows.  "meta" is fetched from TOAST here, while the table is open.
  */
 static List *
-find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look, int *more,
+find_live(const AlKey *key, const AlOwner *owner, AlLook look, int *more,
 		  int *pending_pid, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	List	   *holdings;
 	ListCell   *cell;
 
-	al_key_arg(fcinfo, 0, key);
 	if (pending_pid && !al_claim_is_pending(key, NULL, pending_pid))
 		*pending_pid = -1;
 	holdings = al_holdings_of_key(rel, key, owner, look, more, now);
@@ -122,7 +120,8 @@ AL_FUNCTION(atomic_lock_is_held)
 	ListCell   *cell;
 
 	al_owner_arg(fcinfo, 1, &owner);
-	foreach(cell, find_live(fcinfo, &key, &owner, AL_LOOK_OWN, &more, NULL, &now))
+	al_key_arg(fcinfo, 0, &key);
+	foreach(cell, find_live(&key, &owner, AL_LOOK_OWN, &more, NULL, &now))
 		is_held = is_held || al_is_owned_by(lfirst(cell), &owner);
 	PG_RETURN_BOOL(is_held);
 }
@@ -136,7 +135,8 @@ AL_FUNCTION(atomic_lock_holder)
 	AlOwner		setting;
 	int			more;
 
-	holding = choose(find_live(fcinfo, &key, find_setting(&setting), AL_LOOK_SOME, &more, NULL, &now));
+	al_key_arg(fcinfo, 0, &key);
+	holding = choose(find_live(&key, find_setting(&setting), AL_LOOK_SOME, &more, NULL, &now));
 	if (holding == NULL || holding->holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(holding->holder);
@@ -254,9 +254,9 @@ fill_free(const AlKey *key, int queued, Datum *values, bool *nulls)
 	nulls[CLOSED_UNTIL] = closed_until == DT_NOBEGIN;
 }
 
-/* Look at the key in the first argument; also attaches shared memory, for the waiters */
+/* Look at a key; also attaches shared memory, for the waiters */
 void
-al_key_view(FunctionCallInfo fcinfo, AlKeyView *view)
+al_key_view(AlKeyView *view)
 {
 	AlOwner		setting;
 	const AlOwner *owner = find_setting(&setting);
@@ -264,7 +264,7 @@ al_key_view(FunctionCallInfo fcinfo, AlKeyView *view)
 	int			more;
 
 	(void) al_shmem_attach();
-	view->holdings = find_live(fcinfo, &view->key, owner, AL_LOOK_SOME, &more, &view->pid, &view->now);
+	view->holdings = find_live(&view->key, owner, AL_LOOK_SOME, &more, &view->pid, &view->now);
 	if (view->holdings == NIL && view->pid >= 0)
 		pending = find_pending(&view->key, owner, &view->holdings, &more, &view->now);
 	/* It may have ended since. */
@@ -285,7 +285,8 @@ AL_FUNCTION(atomic_lock_status)
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	al_key_view(fcinfo, &view);
+	al_key_arg(fcinfo, 0, &view.key);
+	al_key_view(&view);
 	if (view.shown)
 		fill_columns(&view.key, view.shown, view.holders, view.queued, view.now, al_is_monitor(),
 					 values, nulls);

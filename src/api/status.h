@@ -7,7 +7,6 @@
 #ifndef AL_API_STATUS_H
 #define AL_API_STATUS_H
 
-#include "fmgr.h"
 #include "nodes/pg_list.h"
 
 #include "atomic_lock.h"
@@ -15,7 +14,7 @@
 
 typedef struct AlKeyView
 {
-	AlKey		key;
+	AlKey		key;			/* set by the caller */
 	TimestampTz now;
 	List	   *holdings;		/* live ones, AlHolding *: the caller's, and some others */
 	int			holders;		/* number of live holdings, up to AL_MOST_COUNTED */
@@ -28,6 +27,6 @@ typedef struct AlKeyView
 } AlKeyView;
 
 extern int	al_waiter_compare(const void *a, const void *b);
-extern void al_key_view(FunctionCallInfo fcinfo, AlKeyView *view);
+extern void al_key_view(AlKeyView *view);
 
 #endif							/* AL_API_STATUS_H */

@@ -200,7 +200,7 @@ AL_FUNCTION(atomic_lock_queue)
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(cell, al_tickets_list(al_cstring(""), false, false))
+	foreach(cell, al_tickets_list(al_cstring(""), false, false, PG_INT32_MAX))
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];

@@ -116,11 +116,12 @@ control_length(AlString string, bool c1_bytes)
 }
 
 /*
- * A key or label for a message, or as a literal of SQL (with quotes and backslashes doubled),
- * in new memory.  Each byte of a control character becomes \xNN.
+ * A string in new memory, for a place between two characters "quote": for a message (0), a
+ * sentence (") or a literal of SQL (').  Each byte of a control character becomes \xNN, and so
+ * does " in a sentence.  A literal has ' and \ doubled.
  */
 static char *
-escape(AlString string, bool is_literal)
+escape(AlString string, char quote)
 {
 	StringInfoData buf;
 	bool		c1_bytes = has_c1_bytes();
@@ -130,15 +131,11 @@ escape(AlString string, bool is_literal)
 	{
 		char		c = string.data[i];
 		AlString	rest = {string.data + i, string.len - i};
-		int			length = control_length(rest, c1_bytes);
+		int			length = quote == '"' && c == quote ? 1 : control_length(rest, c1_bytes);
 
 		for (int j = 0; j < length; j++)
-		{
-			/* A message shows U+0085 as \x85. */
-			if (is_literal || (unsigned char) string.data[i + j] != 0xc2)
-				appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[i + j]);
-		}
-		if (length == 0 && is_literal && (c == '\'' || c == '\\'))
+			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[i + j]);
+		if (length == 0 && quote == '\'' && (c == quote || c == '\\'))
 			appendStringInfoChar(&buf, c);
 		if (length == 0)
 			appendStringInfoChar(&buf, c);
@@ -154,14 +151,14 @@ escape(AlString string, bool is_literal)
 char *
 al_display(AlString string)
 {
-	return escape(string, false);
+	return escape(string, 0);
 }
 
-/* The same in double quotes, and shortened to QUOTED_BYTES */
+/* A key, label or name for a sentence: in double quotes, and shortened to QUOTED_BYTES */
 char *
 al_quote(AlString string)
 {
-	AlString	whole = al_cstring(al_display(string));
+	AlString	whole = al_cstring(escape(string, '"'));
 	int			length = al_clip_length(whole, QUOTED_BYTES);
 
 	return psprintf("\"%.*s%s\"", length, whole.data, length < whole.len ? "..." : "");
@@ -174,7 +171,7 @@ al_quote(AlString string)
 char *
 al_literal(AlString string)
 {
-	char	   *escaped = escape(string, true);
+	char	   *escaped = escape(string, '\'');
 
 	return psprintf("%s'%s'", strchr(escaped, '\\') ? "E" : "", escaped);
 }

@@ -31,7 +31,6 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/owner.h"
-#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
@@ -351,9 +350,8 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AL_TEST_POINT("token-drawn");
 	put_row(rel, attempt, attempt->is_shared, holding);
 	al_note_written(attempt->key, &request->owner, holding, own && attempt->is_shared);
-	if (al_policy_any())
-		al_publish_grant(attempt->key, holding, attempt->result->at,
-						 !own || own->lifetime == AL_TRANSACTION);
+	al_publish_grant(attempt->key, holding, attempt->result->at,
+					 !own || own->lifetime == AL_TRANSACTION);
 }
 
 /* Renew the owner's holding; false: a share that expired, and its row is being taken */

@@ -52,9 +52,9 @@ word_of(AlEndedBy ended_by)
 	return words[ended_by];
 }
 
-/* Publish a grant that has a row, made at "at"; "is_new": its owner did not have a row before */
+/* The part of al_publish_grant() for databases with policies */
 void
-al_publish_grant(const AlKey *key, const AlHolding *holding, TimestampTz at, bool is_new)
+al_publish_by_policy(const AlKey *key, const AlHolding *holding, TimestampTz at, bool is_new)
 {
 	al_history_begin(key, holding, at);
 	if (is_new && al_policy_value(key->name, AL_NOTIFY) > 0)

@@ -253,7 +253,7 @@ count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
 
 	if (!al_tickets_any())
 		return 0;
-	foreach(cell, al_tickets_list(quota->policy->prefix, false, true))
+	foreach(cell, al_tickets_list(quota->policy->prefix, false, true, PG_INT32_MAX))
 	{
 		const AlTicket *ticket = lfirst(cell);
 

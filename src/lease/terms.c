@@ -27,11 +27,19 @@
 #include "base/str.h"
 #include "lease/state.h"
 #include "lease/terms.h"
+#include "table/catalog.h"
 
 bool
 al_terms_is_admitted(const AlKey *key)
 {
 	return al_policy_admits(key->name, GetUserId());
+}
+
+/* May a caller of force_release() use it for a key?  An administrator could change the policy. */
+bool
+al_terms_may_force(const AlKey *key)
+{
+	return al_terms_is_admitted(key) || al_is_admin();
 }
 
 /* Raise 42501 if a policy reserves a key for roles, and the caller is a member of none */

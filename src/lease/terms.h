@@ -11,6 +11,7 @@
 #include "lease/state.h"
 
 extern bool al_terms_is_admitted(const AlKey *key);
+extern bool al_terms_may_force(const AlKey *key);
 extern void al_terms_admit(const AlKey *key);
 extern void al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms);
 extern void al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms);

@@ -108,8 +108,10 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 }
 
 /*
- * What a session does, as in pg_stat_activity, and its application_name, which all roles may
- * see; NULL if the session has ended, and "" if the current role may not see what it does.
+ * What a session does, and its application_name, which all roles may see.  The words are those
+ * of pg_stat_activity, but a fast-path function call is "active".  NULL: the session has ended,
+ * or is one of the primary.  "": the current role may not see it, the session still starts, or
+ * track_activities is off.
  */
 const char *
 al_session_show(int pid, char *application)

@@ -708,6 +708,15 @@ al_may_call(const char *function, const Oid *types, int count)
 	return OidIsValid(oid) && al_may_execute(oid, GetUserId());
 }
 
+/* Does the current role have level user?  Yes if it may execute lock_release_all(). */
+bool
+al_is_user(void)
+{
+	static const Oid types[] = {TEXTOID};
+
+	return al_may_call("lock_release_all", types, lengthof(types));
+}
+
 /* Does the current role have level admin?  Yes if it may execute lock_grant_access(). */
 bool
 al_is_admin(void)

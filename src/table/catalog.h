@@ -44,6 +44,7 @@ extern Relation al_open_history_now(void);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern bool al_is_monitor(void);
 extern bool al_may_call(const char *function, const Oid *types, int count);
+extern bool al_is_user(void);
 extern bool al_is_admin(void);
 
 #endif							/* AL_TABLE_CATALOG_H */

@@ -435,11 +435,11 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 }
 
 /*
- * The valid tickets for keys with a prefix, or for a key, in the order of keys and numbers:
- * AlTicket *.  "dirty": also those of unfinished transactions.
+ * The valid tickets for keys with a prefix, or for a key, in the order of keys and numbers, and
+ * at most "limit" of them: AlTicket *.  "dirty": also those of unfinished transactions.
  */
 List *
-al_tickets_list(AlString prefix, bool is_key, bool dirty)
+al_tickets_list(AlString prefix, bool is_key, bool dirty, int limit)
 {
 	Reader		reader;
 	AlTicket	ticket;
@@ -447,8 +447,9 @@ al_tickets_list(AlString prefix, bool is_key, bool dirty)
 	List	   *tickets = NIL;
 
 	begin_tickets(&reader, prefix, is_key, dirty);
-	while (next_ticket(&reader, &ticket))
+	while (list_length(tickets) < limit && next_ticket(&reader, &ticket))
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (ticket.number != last)
 			tickets = lappend(tickets, copy_ticket(&ticket));
 		last = ticket.number;

@@ -41,7 +41,7 @@ extern bool al_tickets_may_be(void);
 extern bool al_tickets_is_pending(const AlKey *key);
 extern bool al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line);
 extern int	al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role);
-extern List *al_tickets_list(AlString prefix, bool is_key, bool dirty);
+extern List *al_tickets_list(AlString prefix, bool is_key, bool dirty, int limit);
 extern void al_ticket_insert(const AlKey *key, AlTicket *ticket);
 extern bool al_ticket_delete(const AlTicket *ticket);
 extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);

@@ -67,6 +67,27 @@ SELECT held_for > '2 hours' AS held_for, time_left BETWEEN '115 min' AND '2 hour
 -- Keys with waiters come first, then those held longest.
 SELECT (array_agg(key))[1] FROM (SELECT key FROM lock_activity) a;
 
+-- In psql, the main columns of the views fit in 80 columns; waiters_and_places.pl tests
+-- lock_waiters.
+SET IntervalStyle = postgres;
+SELECT status, lock_set_policy('doc:', '1 h', '2 h', '10 min', roles => '{pg_monitor}', max_holders => 5) FROM lock_enqueue('session', 'dan-1', 'Dan', '1 h');
+CREATE FUNCTION t.width(relation text, last text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	name text;
+	widest bigint;
+	total bigint := -1;
+BEGIN
+	FOR name IN SELECT attname FROM pg_attribute WHERE attrelid = relation::regclass AND attnum <= (SELECT attnum FROM pg_attribute WHERE attrelid = relation::regclass AND attname = last) ORDER BY attnum LOOP
+		EXECUTE format('SELECT max(length(%I::text)) FROM %I', name, relation) INTO widest;
+		total := total + 3 + greatest(length(name), widest);
+	END LOOP;
+	RETURN total;
+END
+$$;
+SELECT relation, t.width(relation, last) <= 80 AS fits FROM (VALUES ('lock_activity', 'waiters'), ('lock_queue', 'queued_at'), ('lock_policies', 'max_holders')) v (relation, last);
+SELECT lock_leave('session', 'dan-1'), lock_drop_policy('doc:');
+RESET IntervalStyle;
+
 -- It works in a read-only transaction, and changes nothing.
 SELECT t.fingerprint() AS before \gset
 BEGIN READ ONLY;

@@ -117,6 +117,10 @@ SELECT lock_holder('k');
 SELECT count(t.take('k', 'Reader' || n, 'shared')) FROM generate_series(1, 7) n;
 SELECT regexp_replace(explain, 'Reader[0-9]', 'Reader<n>') AS explain FROM t.explain('k');
 SELECT count(lock_release('k', 'reader' || n || '-1')) FROM generate_series(1, 7) n;
+-- Of more than 100 sharers, the number is not known.
+SELECT count(t.take('crowd', 'R' || n, 'shared')) FROM generate_series(1, 120) n;
+SELECT regexp_replace(explain, 'least 9[0-9]$', 'least <n>') AS explain FROM t.explain('crowd') WHERE explain ~ 'owners|others';
+SELECT t.run('crowd', 'force_release'), force_release('crowd', 'all');
 
 -- Until a session or transaction ends
 SELECT t.take('k', 'Ann', 'exclusive', 'session');
@@ -127,10 +131,18 @@ RESET ROLE;
 SELECT status FROM lock_acquire('k', '1 hour', 'ann-1', holder => 'Ann', lifetime => 'session');
 SELECT * FROM t.explain('k');
 SELECT lock_release('k', 'ann-1');
+-- That is the caller's own: it need not wait for itself.
 BEGIN;
 SELECT t.take('k', 'Ann', 'exclusive', 'transaction');
 SELECT * FROM t.explain('k');
-COMMIT;
+ROLLBACK;
+BEGIN;
+SELECT t.take('k', 'Ann');
+SELECT * FROM t.explain('k');
+SELECT lock_release('k', 'ann-1');
+SELECT * FROM t.explain('k');
+ROLLBACK;
+SELECT * FROM t.explain('k');
 
 -- Closed
 SELECT lock_set_policy('c:', min_hold => '1 h');
@@ -155,6 +167,12 @@ SELECT t.run('k', 'lock_enqueue');
 SET atomic_lock.owner = 'bob-1';
 SELECT * FROM t.explain('k') WHERE explain ~ '^(To|SELECT)';
 RESET atomic_lock.owner;
+RESET ROLE;
+GRANT DELETE ON app_lock_queue TO regress_al_user;
+SET ROLE regress_al_user;
+SELECT * FROM t.explain('k') WHERE explain ~ 'offer';
+RESET ROLE;
+REVOKE DELETE ON app_lock_queue FROM regress_al_user;
 SET ROLE regress_al_admin;
 SELECT t.run('k', 'app_lock_queue');
 SELECT * FROM t.explain('k');
@@ -198,6 +216,12 @@ SELECT lock_grant_access('regress_al_monitor', 'supervisor');
 SET ROLE regress_al_monitor;
 SELECT line FROM t.explain('p:1') line WHERE line::text ~ 'end it';
 SELECT t.raises($$SELECT force_release('p:1', 'test')$$);
+-- The text names the policy that reserves it.
+RESET ROLE;
+SELECT lock_set_policy('p:', roles => '{regress_al_team}'), lock_set_policy('p:2', history => true);
+SET ROLE regress_al_monitor;
+SELECT * FROM t.explain('p:1') WHERE explain ~ 'reserved';
+SELECT * FROM t.explain('p:2') WHERE explain ~ 'olicy|reserved';
 RESET ROLE;
 SELECT lock_revoke_access('regress_al_monitor', 'supervisor');
 GRANT regress_al_team TO regress_al_user;
@@ -231,6 +255,10 @@ SELECT count(lock_acquire('f', owner => key || '-1', mode => 'shared', holder =>
 SELECT t.control(lock_explain('f')), bool_and(length(line) <= 80 OR line ~ '^  ".*", since') AS columns,
 	bool_and(line ~ '^(Lock |The holder|Role |The lease|Its |These|  "|  and|Nobody|Places|No policy|To (wait|end)|SELECT public[.]force_release|SELECT [*] FROM public[.]lock_acquire)') AS known FROM regexp_split_to_table(lock_explain('f'), E'\n') line;
 SELECT force_release('f', 'end');
+-- A quote does not end the label.
+SELECT t.take('q" is free. "', 'x". Role "root');
+SELECT * FROM t.explain('q" is free. "') LIMIT 2;
+SELECT t.run('q" is free. "', 'force_release');
 -- A function of another schema that comes first is not called, and ours need not be in
 -- search_path.
 CREATE FUNCTION t.force_release(text, text, bigint) RETURNS text LANGUAGE sql AS $$SELECT 'forged'::text$$;

@@ -62,6 +62,7 @@ foreach my $encoding (sort keys %encodings)
 	is(ask($one, "SELECT status FROM lock_acquire($key, '1 hour', $key, holder => $key, meta => to_jsonb('x'::text))"), 'acquired', "$encoding: acquired");
 	is(ask($two, "SELECT status, holder = $key FROM lock_try_acquire($key, owner => 'two')"), 'held|t', '... the key is held');
 	is(ask($two, "SELECT lock_is_held($key, $key), count(*) FROM app_lock WHERE convert_to(key, '$encoding') = '\\x$hex'"), 't|1', '... as these bytes');
+	is(ask($two, "SELECT strpos(lock_explain($key), 'Lock \"' || $key || '\" is held in exclusive mode.') = 1, lock_explain($key) LIKE '%The holder is \"' || $key || '\".%', lock_explain($key) LIKE '%.lock_acquire(''' || $key || ''', wait => NULL);%'"), 't|t|t', '... lock_explain shows them, also in a statement');
 	is(ask($two, "SELECT status FROM lock_try_acquire(convert_from('\\x${hex}20'::bytea, '$encoding'), owner => 'two')"), 'acquired', '... one byte more is another key');
 	ask($two, q{SELECT lock_release_all('two')});
 
@@ -99,6 +100,7 @@ foreach my $encoding (sort keys %encodings)
 	{
 		ask($one, "SELECT lock_acquire($of_text, '1 hour', 'one')");
 		like(reply($two, "SELECT lock_acquire($of_text)"), qr/lock "a(?:\\x[0-9a-f]{2})+b" is held/, '... a control character above 127 is escaped');
+		like(ask($two, "SELECT lock_explain($of_text)"), qr/^Lock "a(?:\\x[0-9a-f]{2})+b" is held.*^SELECT [^\n]*\(E'a(?:\\x[0-9a-f]{2})+b', wait/ms, '... also in the lines of lock_explain');
 		ask($one, q{SELECT lock_release_all('one')});
 	}
 	like(reply($two, "SELECT lock_acquire(E'a\\x0ab\\x1b[31m', owner => 'two'), lock_acquire(E'a\\x0ab\\x1b[31m')"), qr/lock "a\\x0ab\\x1b\[31m" is/, '... like those below 32');

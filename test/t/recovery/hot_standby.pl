@@ -98,6 +98,11 @@ my ($text, $on_primary) = map { ask($_, q{SELECT lock_explain('held')}) } $reade
 unlike($on_primary, qr/standby/, 'lock_explain on the primary');
 like($text, qr/^Places in line: 0[.]  This server does not know about calls that wait[.]\n.*^This server is a standby[.].*primary[.]\n/ms, '... says on the standby what is not known there, and where the statement works');
 like($_, qr/^SELECT public[.]force_release\('held', 'reason', [0-9]+\);$/m, '... and has the statement') foreach $text, $on_primary;
+ask($read_only, q{SET default_transaction_read_only = off; SELECT lock_acquire('of session', owner => 'me', lifetime => 'session')});
+$primary->wait_for_catchup($standby);
+my $pid = ask($read_only, 'SELECT pg_backend_pid()');
+like(ask($reader, q{SELECT lock_explain('of session')}), qr/^It ends with the session of process $pid of the primary[.]$/m, '... and whose process it is');
+ask($read_only, q{SELECT lock_release('of session', 'me')});
 end($reader, $read_only);
 
 # A standby shows no uncommitted grant of the primary, whose processes it does not know.

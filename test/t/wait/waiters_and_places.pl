@@ -53,6 +53,7 @@ wait_for($dan, 'order', 'dan');
 is(enter($watch, 'order', 'eve', q{, 'Eve', '1 hour'}), 'queued|4', '... and one behind a ticket and two waiters');
 is(line('order'), '2 Cid, 4 Eve', 'lock_queue counts both');
 is(ask($watch, q{SELECT queued, waiters FROM lock_status('order')}), '2|2', 'lock_status counts them separately');
+is(ask($watch, q{SELECT 14 + sum(w) BETWEEN 60 AND 80 FROM (SELECT greatest(length(c.key), max(length(c.value))) AS w FROM lock_waiters, json_each_text(json_build_object('key', key, 'place', place, 'holder', holder, 'since', since::text, 'blocked_by', blocked_by)) c GROUP BY c.key) x}), 't', 'the main columns of lock_waiters fit in 80 columns');
 my @pids = map { pid($_) } $bob, $dan;
 my $explained = ask($watch, q{SELECT lock_explain('order')});
 like($explained, qr/^Calls that wait for it: 2[.]  Places in line: 2[.]\n  1[.] "Bob" has waited since [^\n]* in process $pids[0]\.\n  2[.] "Cid" has had a place since [^\n]*[.]\n  3[.] "Dan" has waited[^\n]* $pids[1]\.\n  4[.] "Eve" has had a place/m,
