@@ -51,12 +51,12 @@ typedef struct AlResult
 	AlHolding	holding;
 	int			others;			/* AL_HELD, AL_NOT_OWNER, is_full: further holdings, or -1 */
 	bool		is_full;		/* AL_HELD, AL_CLAIMED: all seats are taken */
+	bool		is_in_use;		/* AL_NOT_FOUND: another transaction holds it */
 	int			holders;		/* granted: number, with this one; 0: not counted */
 	int			max_holders;	/* that may share it; 0: any number */
 	TimestampTz at;				/* moment of the judgement, or of the grant */
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
-	bool		is_in_use;		/* AL_NOT_FOUND: another transaction holds it */
 	char	   *first;			/* AL_QUEUED: label of the first waiter, or of the ticket */
 	int64		ticket;			/* that has the offer until kept_until; 0: the key is closed */
 	TimestampTz kept_until;		/* AL_QUEUED, AL_NOT_FOUND, AL_CHANGED; 0: not kept */
