@@ -97,8 +97,10 @@ show_span(int64 microseconds)
 static bool
 is_of_transaction(const Explanation *x)
 {
-	return x->view.holders > 0 && x->view.shown->lifetime == AL_TRANSACTION &&
-		x->view.shown->pid == x->pid;
+	const AlHolding *shown = x->view.shown;
+
+	return shown && x->view.holders > 0 && shown->lifetime == AL_TRANSACTION &&
+		shown->pid == x->pid;
 }
 
 static void
