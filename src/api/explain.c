@@ -406,7 +406,7 @@ AL_FUNCTION(atomic_lock_explain)
 	say_line(&x);
 	al_policies_explain(&x.text, view->key.name);
 	if (!x.is_admitted)
-		say(&x, "Prefix %s is reserved for roles, and the current role is none of them.",
+		say(&x, "Prefix %s is reserved for roles, and the current role is not one of them.",
 				al_quote(al_policy_for(view->key.name, AL_ROLES)->prefix));
 	say_statements(&x);
 	PG_RETURN_TEXT_P(cstring_to_text(x.text.data + 1));

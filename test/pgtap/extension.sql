@@ -54,7 +54,7 @@ SELECT is_empty($$SELECT a.attrelid::regclass, a.attname FROM pg_attribute a JOI
 
 -- The comments of functions tell what a caller must know.
 SELECT matches(obj_description('lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)'::regprocedure, 'pg_proc'), 'waits.*"wait".*order of arrival.*55P03.*wait ran out.*40P01', 'comment of lock_acquire: length and order of waits, errors');
-SELECT matches(obj_description('lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)'::regprocedure, 'pg_proc'), '"held", "held_by_owner", "pending", "timeout" or "deadlock"', 'comment of lock_try_acquire: answers of a refusal');
+SELECT matches(obj_description('lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)'::regprocedure, 'pg_proc'), '"held", "held_by_owner", "pending", "timeout", "deadlock" or "lifetime_exceeded"', 'comment of lock_try_acquire: answers of a refusal');
 SELECT matches(obj_description('lock_acquire_all(text[],interval,text,text,interval,text,jsonb,integer,text[])'::regprocedure, 'pg_proc'), '1 to 1000.*all or none.*order of their bytes.*"wait".*whole set.*raises', 'comment of lock_acquire_all: number and order of keys, all or none, length of waits, errors');
 SELECT matches(obj_description('lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb,integer,text[])'::regprocedure, 'pg_proc'), 'lock_acquire_all', 'comment of lock_try_acquire_all: refers to lock_acquire_all');
 SELECT matches(obj_description('lock_convert(text,text,text,interval)'::regprocedure, 'pg_proc'), 'without letting go.*new fencing token.*55P03.*40P01.*LK002', 'comment of lock_convert: what changes and what stays, errors');
