@@ -41,7 +41,7 @@ PROVE_FLAGS += -I test/perl
 PG_CONFIG ?= pg_config
 
 # These install or find PostgreSQL themselves, so they must work without one.
-OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop explore bench bench-report soak test-matrix test-assert nightly \
+OWN_GOALS = demo demo-all demo-stop demo-cluster test quick quick-stop explore bench bench-report soak test-matrix test-assert nightly \
 	mutate mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
@@ -61,7 +61,7 @@ ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
 $(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
 endif
 
-# Names like faq.md do not belong in a directory that all extensions share.
+# Names like operating.md do not belong in a directory that all extensions share.
 docmoduledir := extension/$(EXTENSION)
 doc_dir = $(DESTDIR)$(docdir)/$(docmoduledir)
 compat_dir = $(DESTDIR)$(datadir)/extension/$(EXTENSION)
@@ -90,6 +90,10 @@ endif
 
 demo:
 	@demo/run
+
+# Seven scenes more
+demo-all:
+	@demo/run all
 
 demo-stop:
 	@demo/run stop
@@ -173,5 +177,7 @@ checkver:
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
 	@grep -qF "'$(DISTVERSION)'" clients/python/src/atomic_lock/_version.py || \
 		{ echo 'clients/python has another version than $(DISTVERSION)' >&2; exit 1; }
+	@grep -qF '"version": "$(DISTVERSION)"' clients/node/package.json || \
+		{ echo 'clients/node has another version than $(DISTVERSION)' >&2; exit 1; }
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \
 		{ echo 'debian/changelog does not begin with $(DISTVERSION)' >&2; exit 1; }

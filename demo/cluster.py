@@ -58,7 +58,7 @@ class Demo:
             server.ask(f'''CREATE EXTENSION atomic_lock;
                 ALTER DATABASE shop SET atomic_lock.partitions = 2;
                 ALTER DATABASE shop SET atomic_lock.partition = {partition};''', database='shop')
-        print(f'The standby of {self.primary.name} is synchronous, as doc/ha.md says. HAProxy asks Patroni which of the two is the primary.')
+        print(f'The standby of {self.primary.name} is synchronous, as doc/failover.md says. HAProxy asks Patroni which of the two is the primary.')
 
         title('A proxy, which has the functions of atomic_lock and no locks')
         share = subprocess.run([f'{self.bindir}/pg_config', '--sharedir'], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -131,7 +131,7 @@ def main():
         demo.play()
     finally:
         demo.close()
-    print('\nDone. Nothing of this is left; doc/scaling.md and doc/ha.md say how to set it up.')
+    print('\nDone. Nothing of this is left; doc/several-servers.md and doc/failover.md say how to set it up.')
 
 
 main()

@@ -586,7 +586,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release_path'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release_path(text, text, text) IS
-'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
+'releases "path", and each folder above it that "owner" (default atomic_lock.owner) shares and below which it holds nothing else, as lock_held shows it; returns how many; where "path" is a folder below which the owner holds something, converts it to shared; raises what lock_release raises for "path"';
 
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -842,7 +842,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_enqueue'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_enqueue(text, text, text, interval, interval, interval, jsonb) IS
-'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
+'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; ttl, cut to max_ttl and max_lifetime, and meta: of the lease, if this call acquires it; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
 
 CREATE FUNCTION lock_leave(
 	key		text,
@@ -1458,6 +1458,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	names		name[];
+	sibling_names	name[];
+	sibling_marker	text;
 	extension	oid;
 	schema		name;
 	grantee		text := role::text;
@@ -1479,8 +1481,10 @@ BEGIN
 			MESSAGE = format('role %s does not exist', role);
 	END IF;
 
-	names := CASE level
-		WHEN 'user' THEN ARRAY['lock_acquire', 'lock_try_acquire',
+	-- Each level, the level that shares functions with it, and a function by which a role with
+	-- the level is recognized, as in src/api/access.c
+	WITH levels (level, sibling, marker, functions) AS (VALUES
+		('user', 'monitor', 'lock_release_all(text)', ARRAY['lock_acquire', 'lock_try_acquire',
 			'lock_acquire_all', 'lock_try_acquire_all', 'lock_acquire_path', 'lock_try_acquire_path',
 			'lock_release_path', 'lock_convert', 'lock_try_convert',
 			'lock_transfer', 'lock_try_transfer', 'lock_transfer_all',
@@ -1488,19 +1492,21 @@ BEGIN
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_policy',
-			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
-		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
+			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']),
+		('monitor', 'user', 'lock_status()', ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
 			'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
-			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
-		WHEN 'supervisor' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
-			'lock_steal', 'app_lock_supervisor']
-		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
+			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']),
+		('supervisor', 'admin', 'app_lock_supervisor()', ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
+			'lock_steal', 'app_lock_supervisor']),
+		('admin', 'supervisor', 'lock_grant_access(regrole, text)', ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
 			'lock_guard', 'lock_set_policy', 'lock_drop_policy',
-			'lock_grant_access', 'lock_revoke_access']
-	END;
+			'lock_grant_access', 'lock_revoke_access']))
+	SELECT l.functions, o.functions, o.marker INTO names, sibling_names, sibling_marker
+	FROM levels l JOIN levels o ON o.level = l.sibling
+	WHERE l.level = app_lock_change_access.level;
 	IF names IS NULL THEN
 		-- 22021 where it is not even text
 		PERFORM convert_from(convert_to(level, getdatabaseencoding()), getdatabaseencoding());
@@ -1528,17 +1534,11 @@ BEGIN
 			aclexplode(p.proacl) a
 		WHERE p.proname = ANY (names) AND a.grantee = role);
 
-	-- Functions that look at single keys belong to two levels, and so do those that end locks
-	-- of others.  A role that keeps the other level keeps them.  src/api/access.c recognizes
-	-- levels by the same functions.
+	-- A role that keeps the other level keeps the functions that both have: those that look at
+	-- single keys, and those that end locks of others.
 	is_kept := NOT granting AND EXISTS (
 		SELECT FROM pg_catalog.pg_proc p, aclexplode(p.proacl) a
-		WHERE a.grantee = role AND p.oid = to_regprocedure(quote_ident(schema) ||
-			CASE level
-				WHEN 'user' THEN '.lock_status()'
-				WHEN 'monitor' THEN '.lock_release_all(text)'
-				WHEN 'supervisor' THEN '.lock_grant_access(regrole, text)'
-				WHEN 'admin' THEN '.app_lock_supervisor()' END));
+		WHERE a.grantee = role AND p.oid = to_regprocedure(quote_ident(schema) || '.' || sibling_marker));
 
 	-- A role may have got its right WITH GRANT OPTION by hand.  CASCADE revokes the rights
 	-- that it has passed on, too, or the role could make its own right irrevocable.
@@ -1554,9 +1554,7 @@ BEGIN
 			AND p.prokind = 'f'
 			-- lock_status() belongs to level monitor only.
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
-			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_explain', 'lock_key', 'lock_path', 'lock_partition', 'lock_channel',
-					'force_release', 'lock_force_release', 'lock_try_force_release', 'lock_steal'))
+			AND NOT (is_kept AND p.pronargs > 0 AND p.proname = ANY (sibling_names))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)

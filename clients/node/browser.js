@@ -15,6 +15,9 @@ const clock = (() => {
   };
 })();
 
+// What a page asks to find out whether its state is true; the others need no answer
+const asks = { opening: 'open', editing: 'keep', 'lost?': 'keep', queued: 'queue' };
+
 // One owner for each page load: a tab that is duplicated or loaded again has another.
 function makePage() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('');
@@ -26,6 +29,7 @@ export class Form extends EventTarget {
   #phase = 'opening'; // a state, or what to do next: opening, lost? (not confirmed)
   #until = 0; // by the clock: end of the lease or offer
   #held = false; // an offer: whether we have the lock already
+  #offered; // the last offer of the key to anybody, and when we heard of it
   #auto = false;
   #token = 0;
   #ticket;
@@ -108,13 +112,15 @@ export class Form extends EventTarget {
   // Ask the server whether what we know is still so
   check() {
     clearTimeout(this.#timer);
-    const action = { opening: 'open', editing: 'keep', 'lost?': 'keep', queued: 'queue' }[this.#phase];
-    if (action && !this.#closed) this.#act(action).catch(() => {});
+    if (asks[this.#phase] && !this.#closed) this.#act().catch(() => {});
   }
 
-  // One request after the other
+  // One request after the other.  What the page asks by itself depends on its state when its turn comes:
+  // the user may have left meanwhile, or has an offer, which a question would accept.
   #act(action, more = {}) {
     const turn = this.#last.then(async () => {
+      action ??= asks[this.#phase];
+      if (!action) return this.state;
       const [page, asked] = [this.#page, clock()];
       try {
         const answer = await this.#post({ action, page, ...more });
@@ -149,11 +155,13 @@ export class Form extends EventTarget {
     this.#token = token ?? this.#token;
     if (state === 'editing') this.#until = asked + left;
     this.#held = state === 'editing';
-    // Our turn has come while nobody looked: it is for the user to take it.
+    // Our turn has come while nobody looked, or between question and answer: it is for the user to take it.
+    const { ticket: turn, heard, until } = this.#offered ?? {};
     if (state === 'editing' && waited) this.#offer(Math.min(left, 120000));
+    else if (state === 'queued' && ticket === turn && heard >= asked) this.#offer(until - clock());
     else this.#set(state);
     if (state === 'editing') this.#plan((this.#until - clock()) / 3);
-    else if (state === 'queued') this.#plan(30000 * (0.75 + Math.random() / 4));
+    else if (this.#phase === 'queued') this.#plan(30000 * (0.75 + Math.random() / 4));
   }
 
   #offer(left) {
@@ -220,6 +228,7 @@ export class Form extends EventTarget {
   #heard({ event, reason, ticket, left, from, status }) {
     const state = this.state;
     if (event === 'asked' && state === 'editing') this.dispatchEvent(new CustomEvent('asked', { detail: { message: reason, from } }));
+    if (event === 'offered') this.#offered = { ticket, heard: clock(), until: clock() + left };
     if (event === 'offered' && state === 'queued' && ticket === this.#ticket) {
       this.#held = false;
       this.#offer(left);

@@ -1,20 +1,19 @@
-"""Work in a block that has a lock, with atomic_lock on psycopg 3 or psycopg2
+"""Work in a block that has a lock, with atomic_lock on psycopg2
 
-python3 block.py psycopg 'host=... dbname=...' plays a job, Bob and a DBA.  The database
+python3 block.py 'host=... dbname=...' plays a job, Bob and a DBA.  The database
 needs the extension and the role of setup.sql.
 """
 
 import contextlib
 import hashlib
 import hmac
-import importlib
 import sys
 import threading
 import time
 import uuid
 from datetime import timedelta
 
-psycopg = importlib.import_module(sys.argv[1])  # psycopg or psycopg2
+import psycopg2
 
 
 class Lost(Exception):
@@ -49,13 +48,13 @@ def locked(dsn, work, key, ttl, holder, every=None, wait=0):
                            FROM lock_heartbeat(ARRAY[%s], %s, %s)""",
                         key, lock.owner, lease) != 'extended':
                     lock.until = 0
-            except psycopg.Error:
+            except psycopg2.Error:
                 lock.until = 0
 
     def watch():  # separate from the heartbeat, which may get no answer
         while not ended.wait(.2):
             if not lock.is_ours():
-                with contextlib.suppress(psycopg.Error):
+                with contextlib.suppress(psycopg2.Error):
                     work.cancel()  # repeatedly: the work may be between two statements
 
     connection = connect(dsn)  # a second one, since the work keeps the other busy
@@ -88,7 +87,7 @@ def hidden_key(secret, name):
 
 
 def connect(dsn):
-    connection = psycopg.connect(dsn)
+    connection = psycopg2.connect(dsn)
     connection.autocommit = True
     return connection
 
@@ -101,10 +100,6 @@ def row(connection, sql, *values):
 
 def one(connection, sql, *values):
     return row(connection, sql, *values)[0]
-
-
-def sqlstate(error):
-    return error.sqlstate if hasattr(error, 'sqlstate') else error.pgcode
 
 
 def until(connection, sql, *values):
@@ -121,8 +116,8 @@ def wait_and_give_up(connection, other, key):
     threading.Thread(target=give_up).start()
     try:
         one(connection, "SELECT lock_acquire(%s, wait => '1 min')", key)
-    except psycopg.Error as error:
-        return 'cancelled' if sqlstate(error) == '57014' else error
+    except psycopg2.Error as error:
+        return 'cancelled' if error.pgcode == '57014' else error
     return 'acquired'
 
 
@@ -137,15 +132,15 @@ def play(dsn):
         print('Its heartbeat: the lease ends later')
         try:
             one(bob, "SELECT lock_acquire('import:7')")
-        except psycopg.Error as error:
-            print('Bob:', sqlstate(error), error.diag.message_primary)
+        except psycopg2.Error as error:
+            print('Bob:', error.pgcode, error.diag.message_primary)
         print('Bob waits, and gives up:', wait_and_give_up(bob, other, 'import:7'))
 
     try:
         with locked(dsn, work, 'import:7', 600, 'nightly import'):
             one(work, 'SELECT 1 / 0')
-    except psycopg.Error as error:
-        print('The work fails:', sqlstate(error))
+    except psycopg2.Error as error:
+        print('The work fails:', error.pgcode)
     print('Its lock:', 'held' if one(other, "SELECT locked FROM lock_status('import:7')") else 'free')
 
     try:
@@ -175,4 +170,4 @@ def play(dsn):
 
 
 if __name__ == '__main__':
-    play(sys.argv[2])
+    play(sys.argv[1])

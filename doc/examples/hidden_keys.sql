@@ -4,7 +4,7 @@
 --
 -- A secret that is NULL makes a key that is NULL, and no lock (22004).  Pass the secret as
 -- a parameter, or it is in pg_stat_activity, and perhaps in the log.  The log may have
--- parameters, too: see "Keeping owners out of logs" in doc/reference.md.
+-- parameters, too: see "Owners in logs" in doc/settings.md.
 CREATE OR REPLACE FUNCTION hidden_key(secret bytea, name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -11,7 +11,7 @@
 --   -v schema=locks    where the facade lives on a proxy; default: locks
 --   -v server=locks    foreign server that maps partitions to shards; default: locks
 --
--- doc/scaling.md says how to set up shards and proxies, what behaves differently, and why,
+-- doc/several-servers.md says how to set up shards and proxies, what behaves differently, and why,
 -- and how to let roles in.
 --
 -- On a shard, facade.sql makes the schema lock_shard.  It has a function for each function

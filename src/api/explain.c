@@ -236,7 +236,7 @@ say_people(Explanation *x)
 
 		if (waiter && !al_string_equal(al_waiter_key(waiter).name, x->view.key.name))
 			next++;
-		else if (waiter && (ticket == NULL || waiter->arrival <= ticket->number))
+		else if (waiter && (ticket == NULL || waiter->is_upgrade || waiter->arrival <= ticket->number))
 		{
 			next++;
 			say(x, "  %d. %s has waited since %s in process %d.", ++place,

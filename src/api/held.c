@@ -28,7 +28,6 @@
 #include "atomic_lock.h"
 #include "api/answer.h"
 #include "api/args.h"
-#include "api/held.h"
 #include "base/key.h"
 #include "base/partition.h"
 #include "base/str.h"
@@ -39,75 +38,6 @@
 #include "lease/terms.h"
 #include "table/catalog.h"
 #include "table/owner_rows.h"
-
-/* By key; then newest token first; then a row before the transaction's holding it came from */
-static int
-compare_owned(const ListCell *a, const ListCell *b)
-{
-	const AlOwned *x = lfirst(a);
-	const AlOwned *y = lfirst(b);
-	int			order = al_key_compare(&x->key, &y->key);
-
-	if (order != 0)
-		return order;
-	if (x->row->fencing_token != y->row->fencing_token)
-		return x->row->fencing_token > y->row->fencing_token ? -1 : 1;
-	return (int) x->row->lifetime - (int) y->row->lifetime;
-}
-
-/*
- * The holdings of an owner that are not released: its rows, and its share of "transactions", as
- * AlOwned * in the order of keys; a key can occur twice.
- */
-List *
-al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
-{
-	List	   *owned = al_owner_rows(rel, owner);
-	ListCell   *cell;
-
-	foreach(cell, transactions)
-	{
-		AlHolding  *holding = lfirst(cell);
-		AlOwned    *owns = palloc(sizeof(AlOwned));
-
-		if (!al_is_owned_by(holding, owner))
-			continue;
-		al_key_init(&owns->key, holding->key);
-		owns->row = holding;
-		owned = lappend(owned, owns);
-	}
-	list_sort(owned, compare_owned);
-	return owned;
-}
-
-/* The row of a holding, which saves a verb its first look; NULL if it has no row */
-const AlHolding *
-al_owned_row(const AlOwned *owned)
-{
-	return owned->row->lifetime == AL_TRANSACTION ? NULL : owned->row;
-}
-
-/* The holdings that are live at *now, one for each key */
-static List *
-live_ones(List *owned, TimestampTz *now)
-{
-	const AlOwned *previous = NULL;
-	List	   *live = NIL;
-	ListCell   *cell;
-
-	*now = GetCurrentTimestamp();
-	foreach(cell, owned)
-	{
-		AlOwned    *owns = lfirst(cell);
-
-		if (!al_is_live(owns->row, *now) ||
-			(previous && al_key_compare(&previous->key, &owns->key) == 0))
-			continue;
-		previous = owns;
-		live = lappend(live, owns);
-	}
-	return live;
-}
 
 /* Fill in the end of a lease, and the time left at "now" */
 static void
@@ -138,7 +68,7 @@ AL_FUNCTION(atomic_lock_held)
 
 	InitMaterializedSRF(fcinfo, 0);
 	al_owner_arg(fcinfo, 0, &owner);
-	foreach(cell, live_ones(al_owned_in_order(rel, &owner, transactions), &now))
+	foreach(cell, al_owned_live(al_owned_in_order(rel, &owner, transactions), &now))
 	{
 		const AlHolding *holding = ((AlOwned *) lfirst(cell))->row;
 		Datum		values[COLUMNS];
@@ -209,7 +139,7 @@ AL_FUNCTION(atomic_lock_heartbeat)
 	for (int i = 0; i < count; i++)
 		wrote |= beat(rsinfo, rel, &keys[i], &owner, NULL, ttl);
 	if (keys == NULL)
-		all = live_ones(al_owned_in_order(rel, &owner, al_tx_mine(NULL)), &now);
+		all = al_owned_live(al_owned_in_order(rel, &owner, al_tx_mine(NULL)), &now);
 	foreach(cell, all)
 	{
 		const AlOwned *owned = lfirst(cell);

@@ -28,7 +28,6 @@
 #include "atomic_lock.h"
 #include "api/answer.h"
 #include "api/args.h"
-#include "api/held.h"
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/partition.h"

@@ -577,6 +577,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		const text *blocker = NULL;
 		AlLine		line;
 		int			of_role;
+		int64		arrival = waiter->is_upgrade ? 0 : waiter->arrival;	/* before all tickets */
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};
 
@@ -589,7 +590,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		if (holding)
 			blocker = holding->holder;
 		else if (al_tickets_look(&key, NULL, &line) &&
-				 (line.is_offered || line.first.number < waiter->arrival))
+				 (line.is_offered || line.first.number < arrival))
 			blocker = line.first.holder;
 
 		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
@@ -597,7 +598,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
 		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
 		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
-		values[W_PLACE] = Int32GetDatum(position + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
+		values[W_PLACE] = Int32GetDatum(position + al_tickets_count(&key, arrival, InvalidOid, &of_role));
 		nulls[W_BLOCKED_BY] = blocker == NULL;
 		values[W_BLOCKED_BY] = PointerGetDatum(blocker);
 		nulls[W_BLOCKING_PID] = blockers == NIL;

@@ -132,10 +132,16 @@ AL_FUNCTION(atomic_lock_enqueue)
 	keep = duration_arg(fcinfo, 4, "keep", &key);
 	if (keep == 0)
 		keep = Min(DEFAULT_KEEP, al_policy_value(key.name, AL_MAX_TTL));
-	/* The turn may come hours later, and must not be lost because max_ttl is shorter now. */
+	/* The turn may come hours later, and must not be lost because a limit is shorter now. */
 	request.ttl = al_ttl_arg(fcinfo, 5);
 	if (request.ttl != PG_INT64_MAX)
+	{
+		int64		max_lifetime = al_policy_value(key.name, AL_MAX_LIFETIME);
+
 		request.ttl = al_terms_cap(&key, request.ttl);
+		if (max_lifetime > 0)
+			request.ttl = Min(request.ttl, max_lifetime);
+	}
 	request.meta = al_meta_arg(fcinfo, 6);
 
 	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &position);

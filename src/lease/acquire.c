@@ -337,6 +337,8 @@ al_grant_all(Relation rel, AlAttempt *attempts, int count)
 	{
 		if (attempts[i].result->outcome == AL_ACQUIRED)
 			attempts[i].token = token++;
+		if (attempts[i].request->is_path && i > 0)
+			attempts[i].latest_end = attempts[i - 1].result->holding.expires_at;
 		is_written = al_grant(rel, &attempts[i]);
 		/* Earlier keys have been written already; the error undoes them. */
 		if (!is_written && i > 0)
@@ -373,6 +375,7 @@ al_attempt_all(Relation *rel, AlAttempt *attempts, int count)
 	List	   *order = NIL;
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
+	int64		ttl = PG_INT64_MAX;
 
 	/* Check the terms of all keys first: do not wait where another key cannot be granted. */
 	for (int i = 0; i < count; i++)
@@ -405,7 +408,11 @@ al_attempt_all(Relation *rel, AlAttempt *attempts, int count)
 			al_attempt_refresh(*rel, &attempts[i]);
 		if (!al_is_granted(attempts[i].result))
 			return refuse_set(attempts, count, i);
+		ttl = Min(ttl, attempts[i].terms.ttl);
 	}
+	/* After the wait, so that a policy which has changed meanwhile applies to all keys. */
+	for (int i = 0; attempts[0].request->is_path && i < count; i++)
+		attempts[i].terms.ttl = ttl;
 	return -1;
 }
 

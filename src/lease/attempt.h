@@ -34,6 +34,7 @@ typedef struct AlAttempt
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	TimestampTz line_until;		/* end of the first ticket or its offer; DT_NOEND: none */
 	int64		token;			/* drawn for the grant; 0: not yet */
+	TimestampTz latest_end;		/* of the lease; 0: no limit */
 } AlAttempt;
 
 extern bool al_attempt_is_open(const AlAttempt *attempt);

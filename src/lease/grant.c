@@ -61,6 +61,8 @@ set_end(const AlAttempt *attempt, AlHolding *holding)
 		al_add_duration(attempt->result->at, holding->ttl);
 	if (attempt->lifetime != AL_TRANSACTION)
 		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
+	if (attempt->latest_end != 0)
+		holding->expires_at = Min(holding->expires_at, attempt->latest_end);
 	holding->lifetime = attempt->lifetime;
 	holding->pid = attempt->lifetime == AL_LEASE ? 0 : MyProcPid;
 	holding->backend_start = attempt->lifetime == AL_SESSION ? MyStartTimestamp : 0;

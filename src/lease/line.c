@@ -232,7 +232,11 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 			.ticket = line.first.number, .until = until};
 
 		if (al_ticket_offer(key, &line.first, until))
+		{
+			al_trace(DEBUG2, "lock \"%s\": offered to ticket %lld", al_display(key->name),
+					 (long long) line.first.number);
 			al_event(key, &event);
+		}
 		al_stat_changed();
 	}
 }
@@ -273,13 +277,19 @@ al_line_commit(void)
 	al_claimed_lift_limit();
 	/* A crash that loses the offer also loses what freed the key: no flush is needed. */
 	al_durability_before_release();
+	/*
+	 * A transaction that frees a key may have looked before our ticket: let it commit.  Do so
+	 * before the first event, which takes the lock that all sessions need to notify.
+	 */
+	foreach(cell, to_offer)
+	{
+		if (wrote_ticket)
+			al_claim_await_others(((ToOffer *) lfirst(cell))->key.hash);
+	}
 	foreach(cell, to_offer)
 	{
 		const ToOffer *key = lfirst(cell);
 
-		/* A transaction that frees the key may have looked before our ticket: let it commit. */
-		if (wrote_ticket)
-			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
 		offer(rel, &key->key, key->is_swept);
 	}

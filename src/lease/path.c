@@ -38,47 +38,22 @@
 
 /*
  * Complete the requests for the keys of a path: requests[0], which is given, is for the last
- * key, and requests[1] for the folders, which are shared.  New leases without a ttl get the
- * shortest default of all keys.  Raises 42501 and 22023.
+ * key, and requests[1] for the folders, which are shared.  Raises 42501 and 22023.
  */
 void
 al_lease_path_requests(const AlKey *keys, int count, AlAcquire *requests, bool *is_shared)
 {
-	int64		ttl = PG_INT64_MAX;
-
 	al_terms_set_wait(keys, count, &requests[0]);
 	for (int i = 0; i < count; i++)
 	{
 		is_shared[i] = i < count - 1;
 		al_terms_admit(&keys[i]);
-		ttl = Min(ttl, al_terms_new_ttl(&keys[i], requests[0].ttl));
+		(void) al_terms_new_ttl(&keys[i], requests[0].ttl);
 	}
-	requests[0].default_ttl = count > 1 ? ttl : 0;
+	requests[0].is_path = true;
 	requests[1] = requests[0];
 	requests[1].is_shared = true;
 	requests[1].on_reacquire = AL_REACQUIRE_EXTEND;
-}
-
-/* All holdings of an owner: a list of AlHolding *, perhaps with duplicates */
-static List *
-holdings_of(Relation rel, const AlOwner *owner)
-{
-	List	   *all = al_tx_mine(NULL);
-	List	   *live = NIL;
-	TimestampTz now = GetCurrentTimestamp();
-	ListCell   *cell;
-
-	foreach(cell, al_owner_rows(rel, owner))
-		all = lappend(all, ((AlOwned *) lfirst(cell))->row);
-	foreach(cell, all)
-	{
-		AlHolding  *holding = lfirst(cell);
-
-		CHECK_FOR_INTERRUPTS();
-		if (al_is_owned_by(holding, owner) && al_is_live(holding, now))
-			live = lappend(live, holding);
-	}
-	return live;
 }
 
 /* Is a key below a folder held, other than the "count" keys that follow "folder" in its array? */
@@ -89,7 +64,7 @@ has_below(List *holdings, const AlKey *folder, int count)
 
 	foreach(cell, holdings)
 	{
-		AlString	name = ((AlHolding *) lfirst(cell))->key;
+		AlString	name = ((AlOwned *) lfirst(cell))->key.name;
 		bool		is_below = al_string_begins(name, folder->name);
 
 		CHECK_FOR_INTERRUPTS();
@@ -101,21 +76,14 @@ has_below(List *holdings, const AlKey *folder, int count)
 	return false;
 }
 
-static void
-drop_claims(AlOwnClaim *asks, int count)
-{
-	for (int i = 0; i < count; i++)
-	{
-		if (asks[i].own && asks[i].claim.hash != 0)
-			al_claim_drop(&asks[i].claim);
-	}
-}
-
 /*
  * Release the last key of a path, and each folder above it that the owner (convert->owner) shares
  * and needs for no other key.  If the last key is a folder and the owner holds a key below it,
  * make it shared by the request "convert".  Returns -1, with the number of released keys in
- * *released; or writes nothing, and returns the index of a refused key.  Raises 42501.
+ * *released; or writes nothing, and returns the index of a refused key: the caller must raise an
+ * error, which ends the claims.  Raises 42501.
+ *
+ * Holdings of other transactions of the owner count if these show them: see al_tx_shown().
  */
 int
 al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,
@@ -125,7 +93,9 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	const AlOwner *owner = &convert->owner;
 	int			last = count - 1;
 	int			gone;			/* number of keys at the end that are released */
+	List	   *transactions;
 	List	   *holdings;
+	TimestampTz now;
 
 	Assert(count > 0);
 	*released = 0;
@@ -135,12 +105,10 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	{
 		asks[i] = (AlOwnClaim) {*rel, &keys[i], owner, AL_CLAIM_TAKE, .result = result};
 		if (al_claim_own(&asks[i]) == NULL && (i == last || result->outcome == AL_IN_TRANSACTION))
-		{
-			drop_claims(asks, i);
 			return i;
-		}
 	}
-	holdings = holdings_of(*rel, owner);
+	transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
+	holdings = al_owned_live(al_owned_in_order(*rel, owner, transactions), &now);
 
 	gone = is_folder && has_below(holdings, &keys[last], 0) ? 0 : 1;
 	if (gone == 1)
@@ -150,10 +118,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	else
 		result->outcome = AL_REACQUIRED;
 	if (gone == 1 ? result->outcome != AL_RELEASED : !al_is_granted(result))
-	{
-		drop_claims(asks, count);
 		return last;
-	}
 	*released = gone;
 	for (int i = last - 1; i >= 0; i--)
 	{

@@ -70,7 +70,7 @@ typedef struct AlAcquire
 {
 	AlOwner		owner;
 	int64		ttl;			/* microseconds, or AL_NO_TTL */
-	int64		default_ttl;	/* of a new lease without a ttl; 0: that of the key's policy */
+	bool		is_path;		/* leases have one length, and none outlives that above it */
 	bool		is_shared;
 	bool		is_convert;		/* change the mode of the owner's holding */
 	bool		waits_longest;	/* as long as max_wait allows; "wait" is cut to that */

@@ -199,8 +199,7 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 		return;
 
 	if (request->ttl != AL_NO_TTL || request->lifetime == AL_LEASE)
-		terms->ttl = al_terms_new_ttl(key, request->ttl == AL_NO_TTL && request->default_ttl > 0 ?
-									  request->default_ttl : request->ttl);
+		terms->ttl = al_terms_new_ttl(key, request->ttl);
 	if (request->lifetime == AL_TRANSACTION && al_policy_value(key->name, AL_MIN_HOLD) > 0)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),

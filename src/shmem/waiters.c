@@ -693,7 +693,7 @@ al_waiters_count(const AlKey *key)
 	return count;
 }
 
-/* The number of waiters for a key that come before a ticket */
+/* The number of waiters for a key that come before a ticket: earlier ones, and upgrades */
 int
 al_waiters_count_before(const AlKey *key, int64 arrival)
 {
@@ -703,7 +703,12 @@ al_waiters_count_before(const AlKey *key, int64 arrival)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
-		count += has_name(&queue->slots[i], key) && queue->slots[i].waiter.arrival < arrival;
+	{
+		const AlWaiter *waiter = &queue->slots[i].waiter;
+
+		count += has_name(&queue->slots[i], key) &&
+			(waiter->is_upgrade || waiter->arrival < arrival);
+	}
 	LWLockRelease(&queue->lock);
 	return count;
 }

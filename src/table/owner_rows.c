@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * owner_rows.c
- *		Finding all rows of app_lock that an owner has.
+ *		Finding all rows of app_lock that an owner has, and all its holdings.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -26,6 +26,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "atomic_lock.h"
 #include "base/errors.h"
@@ -152,4 +153,74 @@ al_owner_rows(Relation rel, const AlOwner *owner)
 	}
 	find_in_index(rel, owner, &owned);
 	return owned;
+}
+
+/* By key; then newest token first; then a row before the transaction's holding it came from */
+static int
+compare_owned(const ListCell *a, const ListCell *b)
+{
+	const AlOwned *x = lfirst(a);
+	const AlOwned *y = lfirst(b);
+	int			order = al_key_compare(&x->key, &y->key);
+
+	if (order != 0)
+		return order;
+	if (x->row->fencing_token != y->row->fencing_token)
+		return x->row->fencing_token > y->row->fencing_token ? -1 : 1;
+	return (int) x->row->lifetime - (int) y->row->lifetime;
+}
+
+/*
+ * The holdings of an owner that are not released: its rows, and its share of "transactions", as
+ * AlOwned * in the order of keys; a key can occur twice.  The caller lists transactions before
+ * this function reads rows: a holding of a transaction may become a row.
+ */
+List *
+al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
+{
+	List	   *owned = al_owner_rows(rel, owner);
+	ListCell   *cell;
+
+	foreach(cell, transactions)
+	{
+		AlHolding  *holding = lfirst(cell);
+		AlOwned    *owns = palloc(sizeof(AlOwned));
+
+		if (!al_is_owned_by(holding, owner))
+			continue;
+		al_key_init(&owns->key, holding->key);
+		owns->row = holding;
+		owned = lappend(owned, owns);
+	}
+	list_sort(owned, compare_owned);
+	return owned;
+}
+
+/* The row of a holding, which saves a verb its first look; NULL if it has no row */
+const AlHolding *
+al_owned_row(const AlOwned *owned)
+{
+	return owned->row->lifetime == AL_TRANSACTION ? NULL : owned->row;
+}
+
+/* Those of al_owned_in_order() that are live now (*now), one for each key */
+List *
+al_owned_live(List *owned, TimestampTz *now)
+{
+	const AlOwned *previous = NULL;
+	List	   *live = NIL;
+	ListCell   *cell;
+
+	*now = GetCurrentTimestamp();
+	foreach(cell, owned)
+	{
+		AlOwned    *owns = lfirst(cell);
+
+		if (!al_is_live(owns->row, *now) ||
+			(previous && al_key_compare(&previous->key, &owns->key) == 0))
+			continue;
+		previous = owns;
+		live = lappend(live, owns);
+	}
+	return live;
 }

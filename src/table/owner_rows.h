@@ -1,6 +1,6 @@
 /*
  * owner_rows.h
- *		Finding all rows of an owner.
+ *		Finding all rows and holdings of an owner.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
@@ -19,5 +19,8 @@ typedef struct AlOwned
 } AlOwned;
 
 extern List *al_owner_rows(Relation rel, const AlOwner *owner);
+extern List *al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions);
+extern const AlHolding *al_owned_row(const AlOwned *owned);
+extern List *al_owned_live(List *owned, TimestampTz *now);
 
 #endif							/* AL_TABLE_OWNER_ROWS_H */

@@ -554,17 +554,17 @@ unlike(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/ERROR/, '... and is
 $become->(q{SET user 'ops'});
 like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, '... and cannot become another role');
 
-# The client finds the shard itself, as in doc/scaling.md.
+# The client finds the shard itself, as in doc/several-servers.md.
 SKIP:
 {
 	my $python = '/usr/bin/python3';
 
 	skip 'needs psycopg 3', 2 unless run_log([ $python, '-c', 'import psycopg' ]);
-	my ($code) = slurp_file('doc/scaling.md') =~ /```python\n(.*?)```/s;
+	my ($code) = slurp_file('doc/several-servers.md') =~ /```python\n(.*?)```/s;
 	my $urls = join ', ', map { "'" . connect_string($_) . "'" } @shards;
 
 	run_log([ $python, '-c', "import functools, psycopg\nurls = [$urls]\nowner = 'routed'\n$code" ], '>&', \$out);
-	is($out, '', 'the program of doc/scaling.md runs');
+	is($out, '', 'the program of doc/several-servers.md runs');
 	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, '... and finds the shards');
 }
 

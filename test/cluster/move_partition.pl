@@ -1,6 +1,6 @@
 # A partition moves to another server while its locks are in use.
 #
-# Properties: by the commands of doc/scaling.md, a shard behind a proxy moves to a new server
+# Properties: by the commands of doc/several-servers.md, a shard behind a proxy moves to a new server
 # while clients lock, release and extend through the proxy.  Clients are refused meanwhile,
 # for a time that is shown but not judged, and continue without a restart.  No lease is
 # lost and no fencing token falls: all leases that were held are held on the new server, with
@@ -59,7 +59,7 @@ def work(me):
             return
         key, owner = 'key:%d' % (n * 7 % 20), 'client-%d' % me
         def call(sql, *args):
-            # As doc/scaling.md says: repeat with the same owner.
+            # As doc/several-servers.md says: repeat with the same owner.
             while True:
                 try:
                     cursor.execute(sql, args)
@@ -135,7 +135,7 @@ sub grants
 $clients->pump until $out =~ /begun/ || $err;
 grants(200);
 
-# The commands of doc/scaling.md
+# The commands of doc/several-servers.md
 my $old = $shards[0];
 my $new = PostgreSQL::Test::Cluster->new('moved');
 $old->backup('move');

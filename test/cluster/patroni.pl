@@ -1,17 +1,17 @@
 # Three servers under Patroni, with clients that continue when a primary is lost.
 #
-# Properties: with the settings of doc/ha.md, over a switchover, a killed server, a
+# Properties: with the settings of doc/failover.md, over a switchover, a killed server, a
 # lost host, and a synchronous standby and a Patroni that are stopped, no acknowledged
 # change is lost, whatever synchronous_commit the client has; tokens rise; guarded
 # counters are exact; a prepared transaction keeps its key until it is committed at the new primary,
 # and its owner holds it after that; the sweep continues there; without the password of Patroni, its
 # REST API changes nothing, but patronictl does, with the same file; an orphaned primary
-# acknowledges no grant, answers as doc/ha.md says, and comes back without the locks that
+# acknowledges no grant, answers as doc/failover.md says, and comes back without the locks that
 # it granted.  test/history/patroni.py runs the servers; the checker of the histories judges.
 # No process is left.
 #
 # Turns red when: a grant is acknowledged that no standby has; a promoted standby
-# issues tokens again or does not sweep; settings of doc/ha.md for etcd, Patroni, HAProxy
+# issues tokens again or does not sweep; settings of doc/failover.md for etcd, Patroni, HAProxy
 # or libpq do not do what it says.  test/t/clients/failover.pl has its strings for other clients, and the
 # errors that its program does not repeat.
 

@@ -1,6 +1,6 @@
 # More waiting clients than a pooler has connections.
 #
-# Properties: PgBouncer in transaction mode, with the pools and roles of doc/waiting.md.  If
+# Properties: PgBouncer in transaction mode, with the pools and roles of doc/howto-wait.md.  If
 # waiting calls use all connections of the main pool, a release and a heartbeat do not reach
 # the server until one of the calls ends: the lease of the heartbeat expires.  With one connection
 # left, neither has to wait.  The remedies: in a pool of their own, more calls than it has connections
@@ -23,7 +23,7 @@ my ($python, $pgbouncer) = ('/usr/bin/python3', '/usr/sbin/pgbouncer');
 plan skip_all => 'needs psycopg2' unless run_log([ $python, '-c', 'import psycopg2' ]);
 plan skip_all => 'needs PgBouncer' unless -x $pgbouncer;
 
-my $documents = slurp_file('doc/waiting.md') =~ s/.*\n## Behind PgBouncer\n//sr;
+my $documents = slurp_file('doc/howto-wait.md') =~ s/.*\n## Behind PgBouncer\n//sr;
 my ($pools, $roles) = $documents =~ /^```ini\n(.*?)^```.*?^```sql\n(.*?)^```/ms;
 
 my $node = PostgreSQL::Test::Cluster->new('pooled');

@@ -578,7 +578,8 @@ def main():
         report(scenario, complaints)
     print(f'{passed + failed} of {len(wanted)} scenarios ({cut} cut short), {explorer.schedules} schedules, {explorer.steps} steps, '
           f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
-    if explorer.lost > explorer.schedules / 20:
+    # The first scenarios lose more than others, and a slow machine has few others.
+    if explorer.lost > max(100, explorer.schedules / 20):
         print(f'not ok: {explorer.lost} of {explorer.schedules} schedules could not be followed')
         failed += 1
     for reason, times in known.used.items():

@@ -1,6 +1,6 @@
 """Three servers under Patroni, and clients that work through all events.
 
-Patroni, etcd and HAProxy are Debian's, with the settings of doc/ha.md. The test replaces only
+Patroni, etcd and HAProxy are Debian's, with the settings of doc/failover.md. The test replaces only
 addresses, passwords, directories, and settings that a test of minutes needs. One history has all
 events: a switchover, a killed server, the loss of a host with all its processes, a suspended
 synchronous standby, and a primary whose Patroni is suspended. No acknowledged grant may be lost,
@@ -29,7 +29,7 @@ import psycopg2
 from runs import Run
 from server import LIMIT, SETTINGS, Server, signal_to
 
-DOCUMENT = os.environ.get('AL_DOC_HA') or os.path.join(os.path.dirname(__file__), '../../doc/ha.md')
+DOCUMENT = os.environ.get('AL_DOC_HA') or os.path.join(os.path.dirname(__file__), '../../doc/failover.md')
 LEVELS = ('off', 'local', 'remote_write', 'on', 'remote_apply')
 PROGRAMS = {'patroni': '/usr/bin/patroni', 'patronictl': '/usr/bin/patronictl', 'etcd': '/usr/bin/etcd', 'haproxy': '/usr/sbin/haproxy'}
 # Seconds that an event may take; no other rule judges how long it took.
@@ -54,7 +54,7 @@ def free_ports(number):
 
 def old_patroni():
     """Whether Patroni has an etcd3 client that would let a suspended Patroni take the lock from
-    the new primary, see doc/ha.md"""
+    the new primary, see doc/failover.md"""
     words = subprocess.run([PROGRAMS['patroni'], '--version'], check=True, stdout=subprocess.PIPE, text=True).stdout
     return tuple(int(n) for n in re.findall(r'\d+', words)[:3]) < (3, 0, 3)
 
@@ -129,7 +129,7 @@ class Node(Server):
         return f'host={self.socket} port={self.port} user=postgres dbname={database}'
 
     def write(self, etcd):
-        """Writes the configuration of doc/ha.md with our addresses"""
+        """Writes the configuration of doc/failover.md with our addresses"""
         import yaml			# Patroni needs yaml, too
 
         local, directory = '127.0.0.1', os.path.dirname(self.data)
@@ -207,7 +207,7 @@ class Node(Server):
 
 
 class Cluster:
-    """Servers under Patroni, one etcd, and HAProxy, as in doc/ha.md"""
+    """Servers under Patroni, one etcd, and HAProxy, as in doc/failover.md"""
 
     def __init__(self, bindir, directory, names='abc'):
         self.directory, self.route = directory, f'{directory}/route'
@@ -238,7 +238,7 @@ class Cluster:
         return leader
 
     def environment(self, listen, peers):
-        """The environment of doc/ha.md for etcd, with our addresses and without the other hosts"""
+        """The environment of doc/failover.md for etcd, with our addresses and without the other hosts"""
         text = re.sub(r',etcd-[bc]=[^,\n]*', '', block('ini'))
         for port, ours in ((2379, listen), (2380, peers)):
             text = re.sub(rf'http://[^:]*:{port}', ours, text)
@@ -330,7 +330,7 @@ class Patroni(Run):
 
     @staticmethod
     def conninfo(hosts, ports, name, level):
-        """The connection string of doc/ha.md, with our addresses"""
+        """The connection string of doc/failover.md, with our addresses"""
         return re.sub('host=.* dbname=[^ ]*', f'host={hosts} port={ports} dbname=history', block('conninfo').strip()) + \
             f" user=postgres application_name={name} options='-c synchronous_commit={level}'"
 
@@ -510,7 +510,7 @@ class Patroni(Run):
 
 
 class Keeper(threading.Thread):
-    """Acquires leases as doc/ha.md says, and keeps them all"""
+    """Acquires leases as doc/failover.md says, and keeps them all"""
 
     def __init__(self, run, number, level):
         super().__init__(name=f'k{number}', daemon=True)
@@ -575,7 +575,7 @@ class Stray:
         return told[0] if told else 'nothing'
 
     def judged(self, new, run):
-        """Compares the orphan's answers with doc/ha.md"""
+        """Compares the orphan's answers with doc/failover.md"""
         wrong = []
 
         def expect(what, value, expected):

@@ -1059,7 +1059,8 @@ sub of_key
 	my ($self, $r, $key) = @_;
 	my $mode = $r->{modes} ? $r->{modes}{$key} : $r->{mode};
 
-	return { %$r, key => $key, mode => $mode, limit => $mode eq 'shared' ? $r->{limit} : undef, lifetime => 'lease', is_of_set => 1 };
+	# An owner that has a folder already has no reason for an error.
+	return { %$r, key => $key, mode => $mode, limit => $mode eq 'shared' ? $r->{limit} : undef, lifetime => 'lease', is_of_set => 1, on_reacquire => $r->{on_reacquire} && !($r->{is_path} && $mode eq 'shared') };
 }
 
 # All or nothing
@@ -1312,6 +1313,53 @@ sub release_all
 		count => scalar @expected,
 		may => (grep { /55P03/ } values %over) ? ['55P03'] : undef,
 		apply => sub { my ($answer) = @_; $_->{apply}->($answer) for @expected }
+	};
+}
+
+# The owner's holdings below a folder, except of some keys.  Others may still see holdings that
+# have ended in a transaction.
+sub below
+{
+	my ($self, $s, $owner, $folder, $except, $with_ended) = @_;
+	my %keys = map { $_ => 1 } keys %{ $self->{held} }, map { (keys %{ $_->{rows} }, keys %{ $_->{mine} }, keys %{ $_->{ended} }) } values %{ $self->{tx} };
+	my %except = map { $_ => 1 } @$except;
+
+	return grep {
+		my $key = $_;
+		!$except{$key} && $key ne $folder && index($key, $folder) == 0 && ($self->live($s, $key)->{$owner}
+			|| grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key), $with_ended ? $self->maybe_theirs($s, $key) : ())
+	} keys %keys;
+}
+
+# Release the last of these keys, and each folder above it that the owner shares and needs no more.
+sub release_path
+{
+	my ($self, $s, $owner, @path) = @_;
+	my %own = map { $_ => $self->own($s, $_, $owner, 'take') } @path;
+	my $last = $path[-1];
+	my $is_shared = sub { my $own = $own{ $_[0] }{own}; $own && $own->{mode} eq 'shared' };
+	my @refusals = map { join ' ', @{ $own{$_}{sqlstate} || [] } } @path;
+	my @waits = grep { /55P03/ } @refusals;
+	my (@gone, @released);
+
+	return { sqlstate => ['55P03'] } if grep { $_ eq '55P03' } @refusals;
+	return { sqlstate => [ @{ $own{$last}{sqlstate} }, ('55P03') x @waits ] } if $own{$last}{sqlstate};
+	foreach my $key (reverse @path)
+	{
+		last if $key =~ m{/$} && $self->below($s, $owner, $key, \@gone) || $key ne $last && $own{$key}{own} && !$is_shared->($key);
+		push @gone, $key;
+		push @released, $key if $own{$key}{own};
+	}
+	return {
+		count => scalar @released,
+		may => @waits ? ['55P03'] : undef,
+		apply => sub {
+			my ($answer) = @_;
+			my %is_released = map { $_ => 1 } @released;
+
+			$own{$_}{claim}->() for grep { $own{$_}{own} && !$is_released{$_} } @path;
+			$self->release($s, $_, $owner)->{apply}->($answer) for @released;
+		}
 	};
 }
 

@@ -160,6 +160,13 @@ SELECT status, key, holder, holders, max_holders FROM lock_try_acquire_path('lim
 SELECT t.code($$SELECT lock_acquire_path('lim/b', owner => 'bob', wait => '1 s')$$), lock_release_path('lim/a', 'ann');
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 
+-- No lease of a path outlives that of a folder above it.
+SELECT count(DISTINCT expires_at) FROM lock_acquire_path('end/a/b/c', '10 min', 'ann');
+SELECT lock_release_all('ann'), lock_set_policy('end/', max_lifetime => '1 h'), lock_set_policy('end/a', max_lifetime => '10 h');
+SELECT count(*) FROM lock_acquire_path('end/a', '1 h', 'ann');
+SELECT max(expires_at) FILTER (WHERE key = 'end/b') <= min(expires_at) FILTER (WHERE key = 'end/') AS in_time FROM lock_acquire_path('end/b', '1 h', 'ann');
+SELECT lock_release_all('ann'), count(lock_drop_policy(prefix)) FROM lock_policies;
+
 -- in a read-only transaction
 BEGIN READ ONLY;
 SELECT t.code($$SELECT lock_acquire_path('a/b')$$), t.code($$SELECT lock_try_acquire_path('a/b')$$), t.code($$SELECT lock_release_path('a/b', 'ann')$$), lock_path('a/b');

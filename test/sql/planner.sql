@@ -6,7 +6,7 @@
 --
 -- Properties: in a scan of one table, a condition on a column is evaluated before a function
 -- that takes a lock, whatever the order in the text, the size of the table and the verb. The
--- forms that doc/sql.md recommends lock what they should. The forms that it warns of lock more,
+-- forms that doc/howto-sql.md recommends lock what they should. The forms that it warns of lock more,
 -- or nothing.
 --
 -- Turns red when: a function that takes a lock costs no more than a condition; a version of
@@ -43,7 +43,7 @@ SELECT s.stmt, l.* FROM (VALUES
 ) s (n, stmt), t.locks(s.stmt) l ORDER BY s.n;
 
 --
--- The recommended forms of doc/sql.md: one of many, a batch, the locks of a list
+-- The recommended forms of doc/howto-sql.md: one of many, a batch, the locks of a list
 --
 SELECT s.stmt, l.* FROM (VALUES
 	(1, $$SELECT FROM (SELECT id FROM t.docs ORDER BY prio) d CROSS JOIN LATERAL lock_try_acquire('d:' || d.id, owner => 'w') l WHERE l.acquired LIMIT 1$$),
@@ -59,7 +59,7 @@ SELECT d.id, l.key FROM (SELECT id FROM t.docs ORDER BY prio) d CROSS JOIN LATER
 SELECT lock_release_all('w'), lock_release_all('other');
 
 --
--- The forms that doc/sql.md warns of
+-- The forms that doc/howto-sql.md warns of
 --
 SELECT s.stmt, l.* FROM (VALUES
 	-- the condition is evaluated for each row, and then the rows are sorted

@@ -4,7 +4,7 @@
 \i :setup
 -- Combinations of grants, tickets, forced ends, lock_delay, min_hold and policies
 --
--- Properties: those of the table "What ends a ticket" in the reference. force_release() opens a
+-- Properties: those of the table in "Tickets and offers" of doc/concepts.md. force_release() opens a
 -- key, whatever keeps it closed, and offers it. A ticket whose role a policy excludes is
 -- skipped, and served again once the role is admitted. A release before the owner's last grant
 -- does not determine the status of that grant. A ticket for a key that its owner holds is no

@@ -184,6 +184,104 @@ test('in line: offered, taken, left, and given up by closing the page', async ()
   await server.until("SELECT queued = 0 FROM lock_status('order:42')");
 });
 
+// A page without buttons, whose form is in the hands of the test; deaf: no event reaches it.  hold('answer') keeps
+// back the next answer of the application, and hold('request') the next request: `there` resolves with what lets it go.
+async function bare(name, { deaf } = {}) {
+  const page = await user(name, { order: 43 });
+  await page.goto(`http://localhost:${running.port}/style.css`);
+  if (deaf) await page.route('**/lock', (route) => (route.request().method() === 'GET' ? route.abort() : route.continue()));
+  const reached = (state) => page.waitForFunction((name) => form.state === name, state);
+  await page.evaluate(async () => { window.form = (await import('/atomic-lock.js')).edit('/orders/42/lock'); });
+  await page.waitForFunction(() => form.facts.holder);
+  async function hold(what) {
+    let come;
+    const there = new Promise((resolve) => { come = resolve; });
+    await page.route('**/lock', async (route) => {
+      const response = what === 'answer' && await route.fetch();
+      await new Promise((go) => { come(go); });
+      await (response ? route.fulfill({ response }) : route.continue());
+    }, { times: 1 });
+    return { there };
+  }
+  return { page, hold, reached, act: (action) => page.evaluate((name) => form[name](), action) };
+}
+
+test('an offer and an answer that cross: the user takes the turn, and nobody else', async () => {
+  const alice = await user('Alice');
+  await says(alice, 'You are editing');
+  const { hold, act, reached } = await bare('Bob');
+
+  // The first answer is late, and then a further one: both say that Bob stands in line.
+  for (const before of ['reading', 'queued']) {
+    await reached(before);
+    const { there } = await hold('answer');
+    const asked = act('queue');
+    const go = await there;
+    await click(alice, 'Done');
+    await server.until("SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL");
+    if (before === 'queued') await reached('offered');
+    go();
+    await asked;
+    await reached('offered');
+    assert.equal(await holder(), null);
+    if (before === 'queued') break;
+    await act('leave');
+    await click(alice, 'Edit');
+    await says(alice, 'You are editing');
+    assert.equal(await act('queue'), 'queued');
+  }
+  assert.equal(await act('take'), 'editing');
+  assert.equal(await holder(), 'Bob');
+  await act('leave');
+
+  // The question is late, so its answer grants the lock.
+  await click(alice, 'Edit');
+  await says(alice, 'You are editing');
+  assert.equal(await act('queue'), 'queued');
+  const { there } = await hold('request');
+  const asked = act('queue');
+  const go = await there;
+  await click(alice, 'Done');
+  await reached('offered');
+  go();
+  assert.equal(await asked, 'offered');
+  assert.equal(await act('take'), 'editing');
+  await act('leave');
+});
+
+test('an offer of which the page hears nothing is shown when it asks', async () => {
+  const alice = await user('Alice');
+  await says(alice, 'You are editing');
+  const { page, act, reached } = await bare('Bob', { deaf: true });
+  assert.equal(await act('queue'), 'queued');
+  await click(alice, 'Done');
+  await server.until("SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL");
+  assert.equal(await page.evaluate(() => form.state), 'queued');
+  await page.evaluate(() => { dispatchEvent(new Event('online')); });
+  await reached('offered');
+  assert.equal(await act('leave'), 'reading');
+  await server.until("SELECT NOT locked AND queued = 0 FROM lock_status('order:42')");
+});
+
+test('who leaves has left, also if the page is about to ask whether it may go on', async () => {
+  const alice = await user('Alice');
+  await says(alice, 'You are editing');
+  const { page, hold, act } = await bare('Bob');
+  for (const [action, state] of [['queue', 'queued'], ['open', 'editing']]) {
+    assert.equal(await act(action), state);
+    const { there } = await hold('answer');
+    const left = act('leave');
+    const go = await there;
+    await page.evaluate(() => { form.check(); }); // as after an event
+    go();
+    assert.equal(await left, 'reading');
+    assert.equal(await act('ask'), 'reading'); // comes after what the page has asked
+    await server.until("SELECT queued = 0 FROM lock_status('order:42')");
+    if (state === 'queued') await click(alice, 'Done');
+    await server.until("SELECT NOT locked FROM lock_status('order:42')");
+  }
+});
+
 test('a takeover, and a save of what is stale', async () => {
   const alice = await user('Alice');
   await says(alice, 'You are editing');

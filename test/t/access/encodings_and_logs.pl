@@ -345,7 +345,7 @@ $rough->safe_psql('postgres', q{CREATE DATABASE restored TEMPLATE template0 ENCO
 $rough->command_ok([ 'pg_dump', '-f', $rough->data_dir . '/dump.sql', 'utf8' ], 'a dump');
 $rough->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $rough->data_dir . '/dump.sql', 'restored' ], '... is restored');
 is($rough->safe_psql('restored', q{SELECT acting_role FROM lock_audit}), 'r?', '... with the audit trail');
-# A dump of invalid text that an older version stored is repaired as doc/reference.md says.
+# A dump of invalid text that an older version stored is repaired as doc/operating.md says.
 {
 	local $ENV{PGOPTIONS} = "-c my.x=a\xe9\xff";
 	$rough->safe_psql('utf8', q{INSERT INTO lock_audit SELECT at, action, current_setting('my.x'), previous_holder, previous_owner_digest, fencing_token, session_role, acting_role, client_addr, reason, gen_random_uuid() FROM lock_audit});

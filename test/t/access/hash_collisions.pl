@@ -424,7 +424,7 @@ foreach my $call (
 	reply($owner, "SELECT lock_release_all('$eve')");
 }
 
-# The record whose reader has to hold its lock, see doc/guards.md
+# The record whose reader has to hold its lock, see doc/howto-protect.md
 ask(
 	$admin, q{
 CREATE TABLE medical_record (id int PRIMARY KEY, finding text);

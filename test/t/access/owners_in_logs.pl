@@ -1,6 +1,6 @@
 # Outputs that show owners, and the settings that prevent it.
 #
-# Properties: those of "Keeping owners out of logs" in doc/reference.md.  Owners
+# Properties: those of "Owners in logs" in doc/settings.md.  Owners
 # that are parameters are logged by log_statement and log_min_duration_statement,
 # also for named prepared statements, unless log_parameter_max_length is 0;
 # with an error only if log_parameter_max_length_on_error is set; and never with an
@@ -108,7 +108,7 @@ is(logged($explained, 'extended'), 'hidden', '... unless auto_explain.log_parame
 
 # The document's settings for drivers that send no parameters, on a
 # server that logs everything
-my ($advice) = slurp_file('doc/reference.md') =~ /^```\n((?:ALTER ROLE order_desk SET .*\n)+)```$/m;
+my ($advice) = slurp_file('doc/settings.md') =~ /^```\n((?:ALTER ROLE order_desk SET .*\n)+)```$/m;
 ok($advice, 'the document has settings for a role');
 order_desk();
 $node->append_conf('postgresql.conf', "log_statement = all\nlog_min_duration_statement = 0\n");

@@ -1,4 +1,4 @@
-# How doc/ha.md says that clients should connect and repeat, without a failover.
+# How doc/failover.md says that clients should connect and repeat, without a failover.
 #
 # Properties: the string for libpq and the URL for JDBC, as the document has them, connect to
 # the second host if the first is down or is a standby; without the parameter
@@ -21,7 +21,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $document = slurp_file('doc/ha.md');
+my $document = slurp_file('doc/failover.md');
 my ($conninfo) = $document =~ /^```conninfo\n(.*)\n```$/m or die 'no string for libpq';
 my ($url) = $document =~ /`(jdbc:postgresql:[^`]*)`/ or die 'no URL for JDBC';
 my ($program) = $document =~ /^```python\n(.*?)^```$/ms or die 'no program';

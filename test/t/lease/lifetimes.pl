@@ -11,14 +11,14 @@
 # first in the queue is woken; the holding is bound to the connection of the latest committed
 # acquire, whichever session uses it; another process with the same process id is not that
 # connection.  A holding of a transaction lasts as long as the transaction, also when that is
-# prepared.  None of this needs the preload.
+# prepared.  lock_release_path keeps a folder below which such a holding is.  None of this needs the preload.
 #
 # Turns red when: the end of a session wakes no waiter, wakes waiters before they can
 # see it, or only those of its first or last key; liveness goes by the
 # process id alone, or by a list in the memory of the session that rollback and
 # rebinding do not reach; DISCARD ALL ends no holding; the end needs app_lock, or a
 # transaction that is not aborted; the sweep removes live holdings or leaves
-# dead ones; a prepared transaction loses its holdings.
+# dead ones; a prepared transaction loses its holdings; lock_release_path overlooks them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -574,6 +574,14 @@ is(ask($watch, q{SELECT lock_try_force_release('k', 'test', fencing_token), lock
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'}), '0', '... and these calls leave no claim');
 ask($holder, 'COMMIT');
 is(ask($watch, q{SELECT locked FROM lock_status('k'); SELECT count(*) FROM lock_status()}), "f\n0", '... the holding ends with the transaction');
+
+ask($watch, q{SELECT count(*) FROM lock_acquire_path('a/b/c', '1 hour', 'holder')});
+ask($holder, 'BEGIN; ' . acquire_tx('a/b/d'));
+is(ask($watch, q{SELECT lock_release_path('a/b/c', 'holder'); SELECT string_agg(key || ' ' || mode, ',' ORDER BY key COLLATE "C") FROM lock_held('holder')}),
+	"1\na/ shared,a/b/ shared,a/b/d exclusive", '... lock_release_path keeps the folders of a key that another transaction of the owner holds');
+is(ask($one, q{SELECT status, key FROM lock_try_acquire_path('a/b/', owner => 'one')}), 'held|a/b/', '... and no other owner gets the folder');
+ask($holder, 'COMMIT');
+is(ask($watch, q{SELECT lock_release_all('holder')}), '2', '... until the owner releases them');
 
 my @transaction_ends = (
 	[ 'COMMIT', 'BEGIN; ' . acquire_tx('k'), $by_itself->('COMMIT'), 1 ],

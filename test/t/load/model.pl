@@ -21,6 +21,9 @@
 # tickets, in every mode; a key that is released is offered to the first of them,
 # if it is free then; an owner that lets its offer lapse loses its position to the next.
 #
+# Some sequences have paths: a folder is shared by each owner that acquires a key below it by its
+# path, and is released with the last such key.
+#
 # Some sequences have policies, which sessions of several roles set, drop and
 # roll back: the longest prefix decides each part of the policy for a key, from the next
 # call of every session on; times, positions, quotas and roles are as the policies say, as
@@ -36,6 +39,7 @@
 # can be inverted; a call goes by a former policy, by that of another prefix, or by one that
 # an unfinished transaction of another session has set; the line is jumped, a ticket is lost
 # or kept beside the lock, an offer is made twice, to another than the first, or not at all;
+# a folder is released while its owner needs it, or is kept afterwards;
 # a quota counts too much or too little; a grant is not in the
 # history, is in it twice, or has a wrong end.
 
@@ -52,7 +56,7 @@ use Test::More;
 
 my @seeds = defined $ENV{SEED} ? split(/\D+/, $ENV{SEED}) : (1706, 1729);
 my $steps = $ENV{AL_STEPS} || 1500;
-# ... and one kind of sequences: crowd, line or policies
+# ... and one kind of sequences: crowd, line, paths or policies
 my $kind = $ENV{AL_KIND} || '';
 # The readers of the crowded key, in a sequence of its own, and the number where counts end
 my $crowd = 150;
@@ -62,6 +66,8 @@ my $many = $AtomicLockModel::many;
 # with the seeds that were once used for them, and the owner_hash of d and the
 # fourth owner equals that of a and o1.  The library must not care.
 my @few_keys = ('a', '<tK~W[rLuAXo', '4I/UC?q0[*[>', 'd');
+# ... and in sequences with paths, folders and documents
+my @path_keys = ('p/', 'p/q/', 'p/q/x', 'p/q/y', 'p/z');
 my @keys;
 my @owners = ('o1', 'Hxu6XF+jjnmn', 'o3', 'oDtlA<nrP3U!');
 my @names = ('Ada', 'Bob', 'Cid', 'Dot');
@@ -78,7 +84,7 @@ $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\natomic_lock.sweep_interval = 0\natomic_lock.default_ttl = '45min'\nmax_locks_per_transaction = 256\n");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
-my ($watch, $model, %session, %started, %token, %seen, @trace, @moments, $is_crowded, $is_ruled, $has_lines);
+my ($watch, $model, %session, %started, %token, %seen, @trace, @moments, $is_crowded, $is_ruled, $has_lines, $has_paths);
 
 sub connect_session
 {
@@ -601,6 +607,25 @@ sub some_holding
 	}
 }
 
+# An owner and a path.  For a release: one that the model can judge.  It does not know the token of
+# a folder that becomes shared, nor whether the call still sees a holding that a transaction has ended.
+sub some_path
+{
+	my ($name, $is_release) = @_;
+
+	for (;;)
+	{
+		my ($last, $owner) = some_holding($name);
+		my @path = grep { m{/$} && index($last, $_) == 0 && $_ ne $last } @path_keys;
+		my $own = $model->live($name, $last)->{$owner};
+
+		next if grep { $model->has_both($name, $_, $owner) } @path;
+		next if $is_release && ($model->below($name, $owner, 'p/', [], 1) != $model->below($name, $owner, 'p/', [])
+			|| $last =~ m{/$} && $own && $own->{mode} eq 'exclusive' && $model->below($name, $owner, $last, []));
+		return ($owner, @path, $last);
+	}
+}
+
 # A limit: mostly about as many as share the key
 sub some_limit
 {
@@ -801,6 +826,20 @@ my %verbs = (
 			return ("SELECT $grant FROM lock_steal('$r->{key}', '$r->{owner}', 'test', '2 hours')", $model->force($name, $r->{key}, $r), $r);
 		} ],
 
+	# The calls for paths
+	try_acquire_path => [ 20, sub {
+			my ($name) = @_;
+			my ($owner, @path) = some_path($name);
+			my $ttl = some_ttl();
+			my $r = { keys => \@path, owner => $owner, asked_ttl => $ttl, ttl => $ttl // 2700, lifetime => 'lease', is_path => 1, on_reacquire => rand() < 0.1, modes => { map { $_ => $_ eq $path[-1] ? 'exclusive' : 'shared' } @path } };
+			return ("SELECT $grant FROM lock_try_acquire_path('$path[-1]', " . seconds($ttl) . ", '$owner')", $model->acquire_all($name, $r), $r);
+		}, 3 ],
+	release_path => [ 20, sub {
+			my ($name) = @_;
+			my ($owner, @path) = some_path($name, 1);
+			return ("SELECT 'count', lock_release_path('$path[-1]', '$owner')", $model->release_path($name, $owner, @path));
+		}, 3 ],
+
 	# The calls for tickets
 	enqueue => [ 40, sub {
 			my ($name) = @_;
@@ -875,7 +914,7 @@ my %others = (
 sub choose
 {
 	my ($name) = @_;
-	my @weights = ((map { [ $_, $verbs{$_}[0] ] } grep { !$verbs{$_}[2] || ($verbs{$_}[2] == 1 ? $is_ruled : $has_lines) } sort keys %verbs), (map { [ $_, $others{$_}[0] ] } grep { $others{$_}[1]->($name) } sort keys %others));
+	my @weights = ((map { [ $_, $verbs{$_}[0] ] } grep { !$verbs{$_}[2] || (undef, $is_ruled, $has_lines, $has_paths)[ $verbs{$_}[2] ] } sort keys %verbs), (map { [ $_, $others{$_}[0] ] } grep { $others{$_}[1]->($name) } sort keys %others));
 	my $dice = 0;
 
 	$dice += $_->[1] for @weights;
@@ -983,7 +1022,7 @@ sub play_verb
 	{
 		expect_is($lines->{left}[0][0], $expected->{left}, 'whether it had a ticket');
 	}
-	elsif ($verb eq 'release_all')
+	elsif ($verb =~ /^release_(?:all|path)$/)
 	{
 		expect_is($lines->{count}[0][0], $expected->{count}, 'count');
 	}
@@ -1215,6 +1254,7 @@ $node->safe_psql('postgres', join ';', 'CREATE ROLE al_team', 'CREATE ROLE al_bo
 my @kinds = (
 	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'try_acquire pending', 'acquire 55P03', 'acquire LK007',
 	(map { ("$_ held by a limit", "$_ pending by a limit", "$_ held by a crowd", "$_ acquired within a limit") } qw(try_acquire try_acquire_all)), 'try_acquire reacquired within a limit', 'try_acquire 22023', 'crowd',
+	(map { "try_acquire_path $_" } qw(acquired reacquired held pending held_by_owner)), (map { "release_path $_" } qw(done LK003 LK004 55P03)),
 	'try_acquire_all acquired', 'try_acquire_all reacquired', 'try_acquire_all held', 'a set of modes', 'a set of modes with a limit',
 	(map { "try_release $_" } qw(done LK002 LK003 LK004 LK005 LK009 55P03)), (map { "extend $_" } qw(done LK002 LK003 LK004 LK009 55P03)),
 	(map { "convert $_" } qw(acquired reacquired LK003 LK004 55P03)), (map { "transfer $_" } qw(acquired LK003 LK004 55P03)),
@@ -1224,7 +1264,7 @@ my @kinds = (
 	(map { "$_ under policies" } qw(42501 53400 22023)), 'a closed key', 'set_policy done', 'set_policy 55P03', 'drop_policy done', 'heartbeat done', 'held at', 'free at', (map { "ended by $_" } qw(released transaction)), qw(role member));
 
 my ($played, $more) = (0, 0);
-my @sequences = (@seeds, map({ "$_, with a crowd" } @seeds), map({ "$_, in line" } @seeds), map { "$_, under policies" } @seeds);
+my @sequences = (@seeds, map({ "$_, with a crowd" } @seeds), map({ "$_, in line" } @seeds), map({ "$_, of paths" } @seeds), map { "$_, under policies" } @seeds);
 while (defined(my $sequence = shift @sequences))
 {
 	my ($seed) = $sequence =~ /^(\d+)/;
@@ -1234,7 +1274,8 @@ while (defined(my $sequence = shift @sequences))
 	$is_crowded = $sequence =~ /crowd/;
 	$is_ruled = $sequence =~ /policies/;
 	$has_lines = $sequence =~ /line/;
-	@keys = (@few_keys, $is_ruled ? @more_keys : ());
+	$has_paths = $sequence =~ /paths/;
+	@keys = ($has_paths ? @path_keys : @few_keys, $is_ruled ? @more_keys : ());
 	srand $seed;
 	$model = AtomicLockModel->new;
 	$model->{role} = \%roles if $is_ruled;
@@ -1270,7 +1311,7 @@ while (defined(my $sequence = shift @sequences))
 	ask($watch, 'TRUNCATE app_lock, app_lock_queue, lock_audit, lock_history, app_lock_policy, app_lock_policy_role; DROP ROLE IF EXISTS al_gone; REVOKE al_team FROM al_cid');
 	end($watch);
 	# Some of these answers are rare.
-	push @sequences, map { $seeds[-1] + $more . $_ } '', ', with a crowd', ', in line', ', under policies'
+	push @sequences, map { $seeds[-1] + $more . $_ } '', ', with a crowd', ', in line', ', of paths', ', under policies'
 	  if !@sequences && !$kind && !@complaints && $played >= 3000 && grep({ !$seen{$_} } @kinds) && $more++ < 5;
 }
 

@@ -2,7 +2,7 @@
 # cycles, and the other ways for a wait to end.
 #
 # Properties: a cycle can consist of three owners that wait for each other's leases, of two
-# waiters and a row lock or a seat of a limited key, or of two sessions that wait for the end
+# owners that wait for each other's paths, of two waiters and a row lock or a seat of a limited key, or of two sessions that wait for the end
 # of each other, whatever their owners are.  In each cycle one waiter is refused as the
 # victim, the others continue to wait, and the next waiter finds the queue in order.  A chain
 # is no cycle.  If two waiters find the same cycle at once, one of them keeps its position.
@@ -81,6 +81,15 @@ foreach my $closed (1, 0)
 	}
 	clean();
 }
+
+# Two owners of paths
+ask($sessions[$_], "SELECT count(*) FROM lock_acquire_path('p/$_', '1 hour', 'owner-$_')") for (0, 1);
+queue_up($watch, $one, q{SELECT count(*) FROM lock_acquire_path('p/1', '1 hour', 'owner-0', '5 min')});
+start($two, "$soon SELECT count(*) FROM lock_acquire_path('p/0', '1 hour', 'owner-1', '5 min')");
+like(answer($two), qr/^ERROR:  40P01: /, 'two owners that want the path of each other are a cycle');
+ask($two, q{SELECT lock_release_path('p/1', 'owner-1')});
+is(answer($one), '2', '... the other acquires the path that the victim releases');
+clean();
 
 # Through a row lock
 ask($two, 'BEGIN; UPDATE data SET id = 1');

@@ -253,6 +253,19 @@ foreach my $by ('first', 'sweep')
 	}
 }
 
+# A commit that makes an offer and writes a ticket beside a claim waits for that claim first, and
+# only then takes the lock for notifications.
+my $before_claims = -s $node->logfile;
+ask($holder, q{SELECT lock_acquire('offer_and_ticket', owner => 'holder')});
+ask($watch, q{SELECT lock_enqueue('offer_and_ticket', 'one', 'One')});
+ask($other, q{BEGIN; SELECT lock_acquire('claimed', owner => 'other')});
+ask($holder, q{SET log_min_messages = debug2; BEGIN; SELECT lock_release('offer_and_ticket', 'holder'); SELECT lock_enqueue('claimed', 'holder'); COMMIT; RESET log_min_messages});
+ask($other, 'ROLLBACK');
+my @steps = slurp_file($node->logfile, $before_claims) =~ /DEBUG:  (waiting for others that have claimed|lock "offer_and_ticket": offered)/g;
+is($steps[-1], 'lock "offer_and_ticket": offered', 'a commit waits for claims before it makes an offer');
+cmp_ok(scalar @steps, '>', 1, '... and there were claims');
+ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+
 # A grant that wants an event does not wait for that commit either.
 ask($watch, q{SELECT lock_set_policy('granted', notify => true)});
 listen_to($listener, 'granted');

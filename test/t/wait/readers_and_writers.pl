@@ -6,11 +6,13 @@
 # may keep it; when a waiter leaves the queue, in whatever way, those behind it get
 # their turn; an upgrade (a reader that converts to exclusive) goes before other waiters,
 # since its share keeps them out anyway; a second upgrade would wait for ever and is refused
-# at once; a writer that converts to shared lets the readers at the head of the queue in.
+# at once; a writer that converts to shared lets the readers at the head of the queue in.  All this
+# is true of the folders of paths.
 #
 # Turns red when: readers get in one after the other; a stream of readers
 # keeps a writer out; readers still wait behind a writer that has given up; a writer
-# gets in beside a reader; an upgrade waits behind waiters that it blocks.
+# gets in beside a reader; an upgrade waits behind waiters that it blocks, or a view shows it
+# behind a ticket; a newcomer gets below a folder that a writer waits for.
 
 use strict;
 use warnings FATAL => 'all';
@@ -377,6 +379,28 @@ ask($watch, "SELECT lock_release('$key', 'thief')");
 granted('the queue is served in its order', 'exclusive', 'Writer 2');
 release('Writer 2');
 granted('the queue is served in its order', 'shared', 'Reader 3');
+
+case('a writer of a folder');
+my $path = sub {
+	my ($who, $what, $wait) = @_;
+	return "SELECT status, key FROM lock_try_acquire_path('$key/$what', '1 hour', '$who', '" . ($wait // '0') . "', '$who')";
+};
+is(ask(by('Reader 1'), $path->('Reader 1', 'f/x')), "acquired|$key/\nacquired|$key/f/\nacquired|$key/f/x", 'a document');
+queue_up($watch, by('Writer 2'), $path->('Writer 2', 'f/', '1 h'));
+is(ask(by('Reader 3'), $path->('Reader 3', 'f/y')), "held|$key/f/", '... a newcomer does not get below the folder that a writer waits for');
+is(ask(by('Reader 3'), $path->('Reader 3', 'g')), "acquired|$key/\nacquired|$key/g", '... but beside it');
+ask(by('Reader 1'), "SELECT lock_release_path('$key/f/x', 'Reader 1')");
+is(answer(by('Writer 2')), "acquired|$key/\nacquired|$key/f/", '... and the writer is next');
+
+case('an upgrade and a ticket');
+try("Reader $_", 'shared') for (1, 2);
+ask(by('Ticket'), "SELECT lock_enqueue('$key', 'Ticket', 'Ticket')");
+queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive'));
+is(ask($watch, "SELECT place, holder FROM lock_waiters WHERE key = '$key' UNION ALL SELECT place, holder FROM lock_queue WHERE key = '$key'"), "1|Reader 1\n2|Ticket", 'an upgrade is before all tickets, in both views');
+is(ask(by('Ticket'), "SELECT status, place FROM lock_enqueue('$key', 'Ticket')"), 'queued|2', '... in the answer of lock_enqueue');
+like(ask($watch, "SELECT lock_explain('$key')"), qr/1\. "Reader 1" has waited .*\n *2\. "Ticket" has had a place /, '... and in lock_explain');
+release('Reader 2');
+granted('... and it is granted first', 'exclusive', 'Reader 1');
 
 # Two sets in opposite order, many times
 my $sets = q{DO $$ BEGIN FOR i IN 1..50 LOOP PERFORM lock_acquire_all(ARRAY[KEYS], '1 hour', 'OWNER', i_mode, '1 h') FROM (SELECT CASE i % 3 WHEN 0 THEN 'shared' ELSE 'exclusive' END AS i_mode) m;
