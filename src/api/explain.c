@@ -93,16 +93,6 @@ show_span(int64 microseconds)
 	return psprintf("%d s", seconds);
 }
 
-/* Does a holding last as long as the transaction of x->pid? */
-static bool
-is_of_transaction(const Explanation *x)
-{
-	const AlHolding *shown = x->view.shown;
-
-	return shown && x->view.holders > 0 && shown->lifetime == AL_TRANSACTION &&
-		shown->pid == x->pid;
-}
-
 static void
 say_state(Explanation *x)
 {
@@ -137,13 +127,16 @@ say_state(Explanation *x)
 static void
 say_process(Explanation *x)
 {
-	int			pid = x->pid > 0 ? x->pid : x->view.shown ? x->view.shown->pid : 0;
+	const AlHolding *shown = x->view.shown;
+	int			pid = x->pid > 0 ? x->pid : shown ? shown->pid : 0;
 	char		application[NAMEDATALEN];
 	const char *state = pid > 0 ? al_session_show(pid, application) : NULL;
 
-	if (x->pid == 0 && !is_of_transaction(x))
+	if (x->view.holders > 0 && shown->lifetime == AL_TRANSACTION && shown->pid == x->pid)
+		;						/* say_end() has said it */
+	else if (x->pid == 0)
 		say(x, "A prepared transaction has it, changes it, or relies on it.");
-	else if (x->pid > 0 && x->view.holders > 0 && !is_of_transaction(x))
+	else if (x->pid > 0 && x->view.holders > 0)
 		say(x, "Process %d changes it, or relies on it, in an unfinished transaction.", pid);
 	if (state && state[0] != '\0')
 		say(x, "Process %d is %s.", pid, state);
@@ -282,13 +275,9 @@ say_line(Explanation *x)
 			   show_span(x->line.until - x->view.now));
 }
 
-/* A line with a purpose, and one with the statement, which names an object of our schema */
-static void
-say_statement(Explanation *x, const char *what, const char *before, const char *arguments)
-{
-	say(x, "%s", what);
-	say(x, "%s%s.%s", before, x->schema, arguments);
-}
+/* Add a line with a purpose, and one with the statement, which names an object of our schema */
+#define say_statement(x, what, before, object, ...) \
+	say(x, "%s\n" before "%s." object, what, (x)->schema, __VA_ARGS__)
 
 /* The statement that ends the transaction, for one that does not end */
 static void
@@ -317,14 +306,13 @@ say_request(Explanation *x)
 	if (view->shown == NULL && x->pid < 0 && x->closed_until == DT_NOBEGIN &&
 		(!x->has_line || x->line.mine.number == x->line.first.number) &&
 		al_waiters_count(&view->key) <= 0)
-		say_statement(x, "To take it:", "SELECT * FROM ", psprintf("lock_acquire(%s);", x->key));
+		say_statement(x, "To take it:", "SELECT * FROM ", "lock_acquire(%s);", x->key);
 	else if (view->shown == NULL && x->has_line)
-		say_statement(x, "To stand in line:", "SELECT * FROM ", psprintf("lock_enqueue(%s);", x->key));
+		say_statement(x, "To stand in line:", "SELECT * FROM ", "lock_enqueue(%s);", x->key);
 	else if (view->holders > 0 && al_event_is_wanted(&view->key))
-		say_statement(x, "To ask for it:", "SELECT ", psprintf("lock_ask(%s, 'message');", x->key));
+		say_statement(x, "To ask for it:", "SELECT ", "lock_ask(%s, 'message');", x->key);
 	else
-		say_statement(x, "To wait for it:", "SELECT * FROM ",
-					  psprintf("lock_acquire(%s, wait => NULL);", x->key));
+		say_statement(x, "To wait for it:", "SELECT * FROM ", "lock_acquire(%s, wait => NULL);", x->key);
 }
 
 /* The statement that ends the holding, the closure or the offer by force */
@@ -345,12 +333,11 @@ say_force(Explanation *x)
 	what = psprintf("%s %s:", may ? "To" : is_offer ? "An administrator can" :
 					"Somebody with level supervisor or admin can", what);
 	if (is_offer)
-		say_statement(x, what, "DELETE FROM ", psprintf("app_lock_queue WHERE ticket = %lld;",
-														(long long) x->line.first.number));
+		say_statement(x, what, "DELETE FROM ", "app_lock_queue WHERE ticket = %lld;",
+					  (long long) x->line.first.number);
 	else
-		say_statement(x, what, "SELECT ",
-					  psprintf("force_release(%s, 'reason'%s);", x->key, !has_token ? "" :
-							   psprintf(", %lld", (long long) view->shown->fencing_token)));
+		say_statement(x, what, "SELECT ", "force_release(%s, 'reason'%s);", x->key, !has_token ? "" :
+					  psprintf(", %lld", (long long) view->shown->fencing_token));
 }
 
 static void
@@ -362,7 +349,7 @@ say_statements(Explanation *x)
 	if (RecoveryInProgress())
 		say(x, "This server is a standby.  Statements that change the lock work on the primary.");
 	if (is_own)
-		say_statement(x, "To release it:", "SELECT ", psprintf("lock_release(%s);", x->key));
+		say_statement(x, "To release it:", "SELECT ", "lock_release(%s);", x->key);
 	else if (x->may_lock && x->pid != MyProcPid)
 		say_request(x);
 	/* force_release() refuses what a transaction holds, and what is not held yet. */
@@ -408,7 +395,7 @@ AL_FUNCTION(atomic_lock_explain)
 	say_line(&x);
 	al_policies_explain(&x.text, view->key.name);
 	if (!x.is_admitted)
-		say(&x, "Prefix %s is reserved for roles, and the current role is none of them.",
+		say(&x, "Prefix %s is reserved for roles, and the current role is not one of them.",
 				al_quote(al_policy_for(view->key.name, AL_ROLES)->prefix));
 	say_statements(&x);
 	PG_RETURN_TEXT_P(cstring_to_text(x.text.data + 1));
