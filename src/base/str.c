@@ -116,9 +116,21 @@ control_length(AlString string, bool c1_bytes)
 }
 
 /*
+ * Must a byte of a literal be escaped?  A second blank, or else padding could make a line of a
+ * terminal of the rest; and what an encoding that only clients have may turn into a backslash
+ * or a quote.
+ */
+static bool
+is_risky(AlString string, int i)
+{
+	return (string.data[i] == ' ' && i > 0 && string.data[i - 1] == ' ') ||
+		(IS_HIGHBIT_SET(string.data[i]) && !PG_VALID_BE_ENCODING(pg_get_client_encoding()));
+}
+
+/*
  * A string in new memory, for a place between two characters "quote": for a message (0), a
  * sentence (") or a literal of SQL (').  Each byte of a control character becomes \xNN, and so
- * does " in a sentence.  A literal has ' and \ doubled.
+ * do " in a sentence and risky bytes of a literal, which has ' and \ doubled.
  */
 static char *
 escape(AlString string, char quote)
@@ -131,7 +143,8 @@ escape(AlString string, char quote)
 	{
 		char		c = string.data[i];
 		AlString	rest = {string.data + i, string.len - i};
-		int			length = quote == '"' && c == quote ? 1 : control_length(rest, c1_bytes);
+		int			length = (quote == '"' && c == quote) || (quote == '\'' && is_risky(string, i)) ?
+			1 : control_length(rest, c1_bytes);
 
 		for (int j = 0; j < length; j++)
 			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[i + j]);

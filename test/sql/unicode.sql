@@ -71,3 +71,9 @@ SET client_encoding = LATIN1;
 SELECT locked FROM lock_status(E'gr\u00FCn');
 RESET client_encoding;
 SELECT t.code($$SELECT lock_acquire(E'\xff')$$) AS ff, t.code($$SELECT lock_acquire(E'\xc3')$$) AS cut, t.code($$SELECT lock_acquire(E'\xed\xa0\x80')$$) AS surrogate;
+
+-- Some clients see a backslash or a quote in other characters, and rows in runs of blanks:
+-- lock_explain escapes them in statements.
+SET client_encoding = SJIS;
+SELECT line FROM string_to_table(lock_explain(U&'\00A5''; x  y'), E'\n') line WHERE line ~ 'lock_acquire';
+RESET client_encoding;
