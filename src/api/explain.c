@@ -132,7 +132,7 @@ say_process(Explanation *x)
 	char		application[NAMEDATALEN];
 	const char *state = pid > 0 ? al_session_show(pid, application) : NULL;
 
-	if (x->view.holders > 0 && shown->lifetime == AL_TRANSACTION && shown->pid == x->pid)
+	if (shown && x->view.holders > 0 && shown->lifetime == AL_TRANSACTION && shown->pid == x->pid)
 		;						/* say_end() has said it */
 	else if (x->pid == 0)
 		say(x, "A prepared transaction has it, changes it, or relies on it.");
