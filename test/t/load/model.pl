@@ -607,6 +607,13 @@ sub some_holding
 	}
 }
 
+# Does another transaction hold a key for this owner?
+sub in_other_transaction
+{
+	my ($name, $owner) = @_;
+	return grep { ($_->{owner} // '') eq $owner } map { $model->theirs($name, $_) } @keys;
+}
+
 # An owner and a path.  For a release: one that the model can judge.  It does not know the token of
 # a folder that becomes shared, nor whether the call still sees a holding that a transaction has ended.
 sub some_path
@@ -616,6 +623,9 @@ sub some_path
 	for (;;)
 	{
 		my ($last, $owner) = some_holding($name);
+		my $other = $is_release && rand() < 0.4 ? one_of(grep { in_other_transaction($name, $_) } @owners) : undef;
+		my @held = $other ? grep { $model->live($name, $_)->{$other} } @path_keys : ();
+		($last, $owner) = (one_of(@held), $other) if @held;
 		my @path = grep { m{/$} && index($last, $_) == 0 && $_ ne $last } @path_keys;
 		my $own = $model->live($name, $last)->{$owner};
 
@@ -837,7 +847,10 @@ my %verbs = (
 	release_path => [ 20, sub {
 			my ($name) = @_;
 			my ($owner, @path) = some_path($name, 1);
-			return ("SELECT 'count', lock_release_path('$path[-1]', '$owner')", $model->release_path($name, $owner, @path));
+			my $expected = $model->release_path($name, $owner, @path);
+
+			$seen{'release_path beside a transaction'}++ if $expected->{apply} && in_other_transaction($name, $owner);
+			return ("SELECT 'count', lock_release_path('$path[-1]', '$owner')", $expected);
 		}, 3 ],
 
 	# The calls for tickets
