@@ -281,7 +281,8 @@ find_template(Target *target)
 static void
 read_expected(Target *target, Jsonb *json)
 {
-	TupleDesc	desc = RelationGetDescr(target->rel);
+	/* A copy: what a conversion runs may change the table. */
+	TupleDesc	desc = CreateTupleDescCopy(RelationGetDescr(target->rel));
 	Oid			type = RelationGetForm(target->rel)->reltype;
 	FmgrInfo	populate;
 	JsonbIterator *iterator;
@@ -354,7 +355,7 @@ is_equal(Form_pg_attribute column, Datum a, bool a_null, Datum b, bool b_null)
 static void
 check_expected(const Target *target, const AlKey *key, const SPITupleTable *rows)
 {
-	TupleDesc	desc = RelationGetDescr(target->rel);
+	TupleDesc	desc = CreateTupleDescCopy(RelationGetDescr(target->rel));
 	StringInfoData names;
 
 	initStringInfo(&names);

@@ -224,10 +224,16 @@ al_template_default(Relation rel, const AttrNumber *columns, int count, AlTempla
 	}
 }
 
-/* Append the value of a column to a key; raises 22004 for NULL */
+/*
+ * Append the value of a column to a key.  Raises 22004 for NULL, and 22023 for an empty value at
+ * the end of a path, which would be the folder of all rows beside this one.
+ */
 static void
-append_value(AlTemplatePiece *piece, Relation rel, Datum value, bool is_null, StringInfo key)
+append_value(const AlTemplate *guard, AlTemplatePiece *piece, Relation rel, Datum value,
+			 bool is_null, StringInfo key)
 {
+	int			length = key->len;
+
 	Assert(piece->column > 0 && piece->column <= RelationGetNumberOfAttributes(rel));
 	if (is_null)
 		ereport(ERROR,
@@ -238,6 +244,15 @@ append_value(AlTemplatePiece *piece, Relation rel, Datum value, bool is_null, St
 				 errdetail("The column is part of the key of the lock that covers the row."),
 				 errtablecol(rel, piece->column)));
 	al_part_append(&piece->part, value, key);
+	if (key->len == length && guard->separator.len > 0 &&
+		piece == &guard->pieces[guard->count - 1])
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("column \"%s\" of protected table \"%s\" must not be empty",
+						NameStr(TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->attname),
+						RelationGetRelationName(rel)),
+				 errdetail("The column is the last part of the path that covers the row."),
+				 errtablecol(rel, piece->column)));
 }
 
 /* Append the key of a row to a buffer; raises 22004 for a NULL in a column of the key */
@@ -259,7 +274,7 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 			continue;
 		}
 		value = heap_getattr(row, piece->column, desc, &is_null);
-		append_value(piece, rel, value, is_null, key);
+		append_value(guard, piece, rel, value, is_null, key);
 	}
 }
 
@@ -276,7 +291,7 @@ al_template_key_of_values(const AlTemplate *guard, Relation rel,
 		if (piece->column == 0)
 			appendBinaryStringInfo(key, piece->literal.data, piece->literal.len);
 		else
-			append_value(piece, rel, values[piece->column - 1], nulls[piece->column - 1], key);
+			append_value(guard, piece, rel, values[piece->column - 1], nulls[piece->column - 1], key);
 	}
 }
 

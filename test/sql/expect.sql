@@ -200,3 +200,19 @@ SET client_min_messages = warning;
 DROP SCHEMA mallory CASCADE;
 DROP OWNED BY regress_al_user, regress_al_mallory;
 DROP ROLE regress_al_user, regress_al_mallory;
+
+-- The check of a domain renames a column of the table.
+CREATE FUNCTION pg_temp.rename_column(v int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('regress_al.rename', true) = '1' THEN
+		PERFORM set_config('regress_al.rename', '0', false);
+		EXECUTE 'ALTER TABLE renamed RENAME c TO c2';
+		PERFORM count(*) FROM pg_class, pg_namespace;
+	END IF;
+	RETURN true;
+END$$;
+CREATE DOMAIN pg_temp.renames AS int CHECK (pg_temp.rename_column(value));
+CREATE TEMP TABLE renamed (id int PRIMARY KEY, c pg_temp.renames);
+INSERT INTO renamed VALUES (1, 1);
+SET regress_al.rename = '1';
+SELECT t.code($$SELECT * FROM lock_fetch(NULL::renamed, '1', owner => 'ann', expect => '{"c": 1}')$$), current_setting('regress_al.rename');

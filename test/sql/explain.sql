@@ -244,8 +244,9 @@ $$;
 SELECT count(*), count(DISTINCT array_length(string_to_array(lock_explain(key), E'\n'), 1)) AS lengths, bool_or(t.control(lock_explain(key))) AS any_control, bool_and(t.control(key)) AS all FROM t.nasty;
 SELECT regexp_replace(line, ', [0-9]+\);', ', <n>);') AS line FROM t.nasty, regexp_split_to_table(lock_explain(key), E'\n') line WHERE line ~ '^(Lock|SELECT public)' AND length(line) < 100 ORDER BY key COLLATE "C", line ~ '^SELECT';
 SELECT max(length(line)) FROM t.nasty, regexp_split_to_table(lock_explain(key), E'\n') line WHERE line !~ '^SELECT';
-SET standard_conforming_strings = off;
-SET escape_string_warning = off;
+-- PostgreSQL 19 has no other strings than standard ones.
+SELECT count(set_config(name, 'off', false)) >= 0 AS off FROM pg_settings
+	WHERE name IN ('standard_conforming_strings', 'escape_string_warning') AND current_setting('server_version_num')::int < 190000;
 SELECT count(t.run(key, 'force_release')) FROM t.nasty WHERE key COLLATE "C" < 'c';
 SET standard_conforming_strings = on;
 SELECT count(t.run(key, 'force_release')) FROM t.nasty WHERE key COLLATE "C" >= 'c';

@@ -228,3 +228,12 @@ CREATE OR REPLACE TRIGGER "~atomic_lock_guard" BEFORE INSERT ON t.made FOR EACH 
 SELECT problem, separator, t.raises('INSERT INTO t.made VALUES (1)') FROM lock_guards WHERE relation = 't.made'::regclass;
 -- TRUNCATE and unprotect
 SELECT t.code('TRUNCATE t.part'), lock_unprotect('t.part'), t.code('TRUNCATE t.part') AS after;
+
+-- A row whose last name is empty would be a folder.
+CREATE TABLE unnamed (id int PRIMARY KEY, dir text, name text);
+SELECT lock_protect('unnamed', 'docs:{dir}:{name}', '{insert,update,delete}', ':');
+SELECT t.raises($$INSERT INTO unnamed VALUES (1, 'a', '')$$), count(*) FROM lock_acquire_path('docs:a:', owner => 'ann', separator => ':');
+SELECT set_config('atomic_lock.owner', 'ann', false), t.raises($$INSERT INTO unnamed VALUES (1, 'a', '')$$), t.raises($$INSERT INTO unnamed VALUES (1, 'a', 'b')$$);
+RESET atomic_lock.owner;
+SELECT lock_release_all('ann');
+DROP TABLE unnamed;
