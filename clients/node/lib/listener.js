@@ -2,6 +2,7 @@
 // and then says 'connected': what came meanwhile is lost, so a waiter has to ask.
 
 import { setTimeout as pause } from 'node:timers/promises';
+import { mayPass } from './errors.js';
 
 const ping = 30000; // a connection that is half open says nothing by itself
 
@@ -66,13 +67,14 @@ export class Listener {
     this.#running = false;
   }
 
-  // An error other than a lost connection concerns this key: a policy may reserve it for others.
+  // An error of the server concerns this key alone: a policy may reserve it for others, and
+  // some texts are no keys.
   async #listen(client, key, hears) {
     try {
       await this.#query(client, 'LISTEN', key);
       for (const hear of hears) hear({ event: 'connected', key });
     } catch (error) {
-      if (error.code === '42501') for (const hear of hears) hear({ event: 'denied', key });
+      if (error.severity && !mayPass(error)) for (const hear of hears) hear({ event: 'denied', key });
       else client.connection?.stream?.destroy();
     }
   }

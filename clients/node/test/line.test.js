@@ -148,6 +148,15 @@ test('a key that a policy reserves for others does not keep us from hearing of t
   const events = locks.listen(['theirs:1', 'heard:1']);
   const first = [(await events.next()).value, (await events.next()).value].map(({ event, key }) => `${event} ${key}`).sort();
   assert.deepEqual(first, ['connected heard:1', 'denied theirs:1']);
+  // Nor does a text that is no key end the connection of those that hear already.
+  for (const key of ['no\0key', 'x'.repeat(5000)]) {
+    const wrong = locks.listen([key]);
+    assert.deepEqual((await wrong.next()).value, { event: 'denied', key });
+    wrong.end();
+  }
+  await (await locks.acquire('heard:1')).release();
+  const { value } = await events.next();
+  assert.equal(`${value.event} ${value.key}`, 'acquired heard:1'); // and not connected, as after a loss
   events.end();
 });
 
