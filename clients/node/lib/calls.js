@@ -20,6 +20,7 @@ export class Calls {
   #patience;
   #schema;
   #found;
+  #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
     this.#pool = pool;
@@ -53,11 +54,13 @@ export class Calls {
   }
 
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
-  // asked is the moment that durations in the answer count from.
-  async ask(sql, values, { until = performance.now() + this.#patience, signal, updating } = {}) {
+  // asked is the moment that durations in the answer count from.  After an abort of lasting, a
+  // statement under way is finished and not repeated.
+  async ask(sql, values, { until = performance.now() + this.#patience, signal, lasting, updating } = {}) {
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
+        lasting?.throwIfAborted();
         const schema = await this.schema();
         const asked = performance.now();
         const { rows } = await this.#send(sql.replaceAll('@', `${schema}.`), values, signal);
@@ -67,7 +70,7 @@ export class Calls {
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
         if (performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
-      await pause(wait, undefined, { signal }).catch(ignore);
+      await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);
     }
   }
 
@@ -100,6 +103,7 @@ export class Calls {
 
   // Takes the lock, or a place in line, or renews that
   async enqueue(key, { owner, holder, offer, keep, ttl, meta, signal }) {
+    await this.stay(key, owner);
     const answer = await this.ask(
       `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
        FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], { signal });
@@ -113,8 +117,22 @@ export class Calls {
   }
 
   // Gives up the place, the offer and the lock, whichever there is.  If it fails, they run out.
-  async leave(key, owner) {
-    await this.ask('SELECT @lock_leave($1, $2), @lock_try_release($1, $2)', [key, owner]).catch(ignore);
+  leave(key, owner) {
+    const name = JSON.stringify([key, owner]), before = this.#leaving.get(name), lasting = new AbortController();
+    before?.lasting.abort(); // this one does the same
+    const asked = this.ask('SELECT @lock_leave($1, $2), @lock_try_release($1, $2)', [key, owner], { lasting: lasting.signal }).catch(ignore);
+    const leave = { lasting, done: Promise.all([before?.done, asked]).then(() => {
+      if (this.#leaving.get(name) === leave) this.#leaving.delete(name);
+    }) };
+    this.#leaving.set(name, leave);
+    return leave.done;
+  }
+
+  // This owner asks again: no leave() from before may end what it gets
+  async stay(key, owner) {
+    const leave = this.#leaving.get(JSON.stringify([key, owner]));
+    leave?.lasting.abort();
+    await leave?.done;
   }
 
   // The LK009 that says who ended a lease by force and why, or undefined
