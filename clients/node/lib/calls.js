@@ -138,7 +138,7 @@ export class Calls {
   // The LK009 that says who ended a lease by force and why, or undefined
   forced(key, owner) {
     const told = this.ask('SELECT @lock_extend($1, $2)', [key, owner], { until: 0 }).then(ignore, (error) => (error.by === undefined ? undefined : error));
-    return Promise.race([told, pause(2000, undefined, { ref: false })]);
+    return Promise.race([told, pause(500, undefined, { ref: false })]);
   }
 
   async transaction({ owner, fencingToken = '' }, work) {

@@ -68,6 +68,29 @@ test('a heartbeat keeps a lease of a second for three times as long', async () =
   await lock.release();
 });
 
+test('a lease that was made shorter is kept at its new pace', async () => {
+  const lock = await locks.acquire('shorter', { ttl: '1 h' });
+  await Promise.all([lock.extend('30 min'), lock.extend(900)]);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('shorter')", [new Date()]);
+  assert.ok(lock.isOurs() && lock.lost === null);
+  await lock.release();
+});
+
+test('a release that was refused may be repeated, and the clock goes on', async () => {
+  const lock = await locks.acquire('refused', { ttl: '1 h' });
+  await server.sql('REVOKE EXECUTE ON FUNCTION lock_try_release FROM shop');
+  await thrown(lock.release(), LockDenied);
+  assert.ok(lock.isOurs());
+  await server.sql("SELECT lock_grant_access('shop', 'user')");
+  await lock.release();
+  assert.equal(await lock.ended, null);
+  // The deadline counts, also before a timer has noticed it.
+  const late = await locks.acquire('refused', { ttl: 100 });
+  for (const start = performance.now(); performance.now() < start + 100;);
+  assert.deepEqual([late.isOurs(), late.signal.aborted, late.lost.reason], [false, true, 'expired']);
+  await late.release().catch(() => {});
+});
+
 test('an end by force aborts the signal, and says who and why', async () => {
   const lock = await locks.acquire('forced', { ttl: 900 });
   await server.sql("SELECT force_release('forced', 'Alice is at \"lunch\"')");
