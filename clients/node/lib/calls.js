@@ -56,14 +56,16 @@ export class Calls {
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
   // asked is the moment that durations in the answer count from.  After an abort of lasting, a
   // statement under way is finished and not repeated.
-  async ask(sql, values, { until = performance.now() + this.#patience, signal, lasting, updating } = {}) {
+  // Sets call.sent when a statement was sent: from then on it may have had its effect.
+  async ask(sql, values, call = {}) {
+    const { until = performance.now() + this.#patience, signal, lasting, updating } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
         lasting?.throwIfAborted();
         const schema = await this.schema();
         const asked = performance.now();
-        const { rows } = await this.#send(sql.replaceAll('@', `${schema}.`), values, signal);
+        const { rows } = await this.#send(sql.replaceAll('@', () => `${schema}.`), values, call);
         return { row: rows[0], rows, asked };
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
@@ -75,8 +77,12 @@ export class Calls {
   }
 
   // A call that may be cancelled has a connection to itself until it is answered.
-  async #send(text, values, signal) {
-    if (!signal) return this.#pool.query(text, values);
+  async #send(text, values, call) {
+    const { signal } = call;
+    if (!signal) {
+      call.sent = true;
+      return this.#pool.query(text, values);
+    }
     const client = await this.#pool.connect();
     let broken;
     const cancel = () => {
@@ -90,6 +96,7 @@ export class Calls {
     signal.addEventListener('abort', cancel);
     try {
       signal.throwIfAborted();
+      call.sent = true;
       return await client.query(text, values);
     } catch (error) {
       broken = true;
@@ -102,11 +109,11 @@ export class Calls {
   }
 
   // Takes the lock, or a place in line, or renews that
-  async enqueue(key, { owner, holder, offer, keep, ttl, meta, signal }) {
+  async enqueue(key, { owner, holder, offer, keep, ttl, meta }, call = {}) {
     await this.stay(key, owner);
     const answer = await this.ask(
       `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
-       FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], { signal });
+       FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], call);
     answer.row.ticket = number(answer.row.ticket);
     return answer;
   }

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
-import { LockLost, Locks } from '../index.js';
+import { LockLost, LockUnreachable, Locks } from '../index.js';
 import { startServer } from './server.js';
 
 let server, pool, locks;
@@ -112,6 +112,29 @@ test('a leader whose work ends, and one whose work fails', async () => {
   assert.equal(await locks.lead('once', {}, () => 'done'), 'done');
   await assert.rejects(locks.lead('once', {}, () => { throw new RangeError('of the work'); }), RangeError);
   assert.equal((await locks.status(['once']))[0].locked, false);
+});
+
+test('a leader whose work has returned does not work again, though the release finds the lock lost', async () => {
+  let times = 0;
+  const answer = await locks.lead('returned', { ttl: '1 h' }, async () => {
+    times++;
+    await server.sql("SELECT force_release('returned', 'test')");
+    return 'done';
+  });
+  assert.deepEqual([answer, times], ['done', 1]);
+  await assert.rejects(locks.lead('returned', { ttl: '1 h' }, () => {
+    times++;
+    throw new LockUnreachable('of the work');
+  }), /of the work/);
+  assert.equal(times, 2);
+});
+
+test('the signal ends a lock from the line', async () => {
+  const stop = new AbortController();
+  await assert.rejects(async () => {
+    for await (const { state } of locks.queue('order:5', { signal: stop.signal })) if (state === 'acquired') setTimeout(() => stop.abort(new Error('gone')), 50);
+  }, /gone/);
+  assert.equal((await locks.status(['order:5']))[0].locked, false);
 });
 
 test('one connection hears of all keys, also after it was ended', async () => {

@@ -144,6 +144,26 @@ test('a wait that times out, and one that is cancelled', async () => {
   await other.release();
 });
 
+test('a call that was given up ends nothing that it has not made', async () => {
+  const lock = await locks.acquire('given up', { owner: 'form', ttl: '1 h' });
+  await assert.rejects(locks.acquire('given up', { owner: 'form', signal: AbortSignal.abort(new Error('gone')) }), /gone/);
+  await assert.rejects(locks.queue('given up', { owner: 'form', signal: AbortSignal.abort(new Error('gone')) }).next(), /gone/);
+  await lock.extend();
+  await lock.release();
+  // What it may have made is ended before the call ends.
+  const first = await locks.acquire('given up');
+  const giveUp = new AbortController();
+  const second = locks.acquire('given up', { owner: 'form', wait: '1 min', signal: giveUp.signal });
+  await server.until("SELECT waiters = 1 FROM lock_status('given up')");
+  giveUp.abort(new Error('gone'));
+  await assert.rejects(second, /gone/);
+  await first.release();
+  const third = await locks.acquire('given up', { owner: 'form' });
+  assert.equal(third.status, 'acquired');
+  await third.extend();
+  await third.release();
+});
+
 test('run() gives an answer, releases, and passes errors on', async () => {
   assert.equal(await locks.run('run', {}, async (lock, signal) => (lock.isOurs() && !signal.aborted ? 'done' : 'lost')), 'done');
   await assert.rejects(locks.run('run', {}, () => { throw new RangeError('of the work'); }), RangeError);
