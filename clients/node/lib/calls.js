@@ -7,9 +7,19 @@ import { Listener } from './listener.js';
 
 const oldest = [1, 0]; // version of the extension that has all we call
 const ignore = () => {};
+const longest = 2 ** 31 - 1; // of a timer
 
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
+
+const units = { '': 1000, ms: 1, s: 1000, sec: 1000, second: 1000, min: 60000, minute: 60000, h: 3600000, hour: 3600000, d: 86400000, day: 86400000 };
+
+// The milliseconds of a duration; of one that is written in another way, Infinity
+export function milliseconds(value) {
+  if (typeof value === 'number') return value;
+  const [, count, unit] = /^\s*([\d.]+)\s*([a-z]*?)\s*$/i.exec(value ?? '') ?? [];
+  return Number(count) * (units[unit?.toLowerCase()] ?? units[unit?.toLowerCase().replace(/s$/, '')]) || Infinity;
+}
 
 export const json = (value) => (value === undefined ? null : JSON.stringify(value));
 
@@ -40,10 +50,10 @@ export class Calls {
   }
 
   async #find() {
-    const { rows: [{ database, version, schema }] } = await this.#pool.query(
+    const { rows: [{ database, version, schema }] } = await this.#send(
       `SELECT pg_catalog.current_database() AS database, extversion AS version, pg_catalog.quote_ident(nspname) AS schema
        FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_extension ON extname = 'atomic_lock'
-         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`);
+         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`, [], {}, Math.min(Math.max(this.#patience / 3, 1000), 10000));
     if (version === null) throw new LockSetup(`the database "${database}" has no extension atomic_lock: say CREATE EXTENSION atomic_lock`);
     const [major, minor] = version.split('.').map(Number);
     if (major < oldest[0] || (major === oldest[0] && minor < oldest[1])) {
@@ -56,16 +66,19 @@ export class Calls {
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
   // asked is the moment that durations in the answer count from.  After an abort of lasting, a
   // statement under way is finished and not repeated.
+  // A try may take as long as the statement waits, and a part of the time there is: a connection
+  // that has gone silent says nothing by itself.
   // Sets call.sent when a statement was sent: from then on it may have had its effect.
   async ask(sql, values, call = {}) {
-    const { until = performance.now() + this.#patience, signal, lasting, updating } = call;
+    const { until = performance.now() + this.#patience, signal, lasting, updating, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
         lasting?.throwIfAborted();
         const schema = await this.schema();
         const asked = performance.now();
-        const { rows } = await this.#send(sql.replaceAll('@', () => `${schema}.`), values, call);
+        const limit = waits + Math.min(Math.max((until - asked) / 3, 1000), 10000);
+        const { rows } = await this.#send(sql.replaceAll('@', () => `${schema}.`), values, call, limit);
         return { row: rows[0], rows, asked };
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
@@ -76,35 +89,48 @@ export class Calls {
     }
   }
 
-  // A call that may be cancelled has a connection to itself until it is answered.
-  async #send(text, values, call) {
+  // Each statement has a connection to itself until it is answered.  One that does not answer in
+  // time, or not within seconds of a cancel, is closed.
+  async #send(text, values, call, limit) {
     const { signal } = call;
-    if (!signal) {
-      call.sent = true;
-      return this.#pool.query(text, values);
-    }
-    const client = await this.#pool.connect();
-    let broken;
+    let client, broken, timer, late;
+    const over = new Promise((resolve, reject) => { late = () => reject(new Error('timeout: no answer')); });
+    over.catch(ignore);
+    const within = (time) => {
+      clearTimeout(timer);
+      if (time <= longest) timer = setTimeout(late, time);
+    };
     const cancel = () => {
+      if (!client) return late();
       broken = true; // the request may arrive late, and would hit the next statement
+      within(5000);
       const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false });
       connection?.on('error', ignore).once('connect', () => connection.cancel(client.processID, client.secretKey));
       if (client.host.startsWith('/')) connection?.connect(`${client.host}/.s.PGSQL.${client.port}`);
       else connection?.connect(client.port, client.host);
+      return undefined;
     };
-    client.on('error', ignore);
-    signal.addEventListener('abort', cancel);
+    within(limit);
+    signal?.addEventListener('abort', cancel);
+    const connecting = this.#pool.connect();
     try {
-      signal.throwIfAborted();
+      client = await Promise.race([connecting, over]);
+      client.on('error', ignore);
+      signal?.throwIfAborted();
       call.sent = true;
-      return await client.query(text, values);
+      return await Promise.race([client.query(text, values), over]);
     } catch (error) {
       broken = true;
       throw error;
     } finally {
-      signal.removeEventListener('abort', cancel);
-      client.off('error', ignore);
-      client.release(broken);
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', cancel);
+      if (client) {
+        client.release(broken);
+        if (!broken) client.off('error', ignore);
+      } else {
+        connecting.then((other) => other.release(), ignore);
+      }
     }
   }
 

@@ -3,7 +3,7 @@
 // The owner is a digest of the session and of a value that the page makes at each load.
 
 import { createHash } from 'node:crypto';
-import { interval } from './calls.js';
+import { interval, milliseconds } from './calls.js';
 import { LockDenied, LockQuota, LockUnreachable } from './errors.js';
 
 const remembered = 60000; // for how long a page that was closed, or sends nothing, is known
@@ -60,11 +60,11 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   async function acquire(key, owner, holder) {
     const take = async (longest) => (await calls.ask(
       `SELECT acquired, status, holder, ${owned} FROM @lock_try_acquire($1, ttl => $2, owner => $3, holder => $4, wait => $5)`,
-      [key, interval(ttl), owner, holder, longest])).row;
+      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest) })).row;
     await calls.stay(key, owner);
     let row = await take(0);
     // A page that is loaded again may come before the last request of the one before.
-    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(interval(wait));
+    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(wait);
     return row.acquired ? mine(row) : { state: 'reading', ...await shown(key) };
   }
 

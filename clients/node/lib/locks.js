@@ -2,7 +2,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
-import { Calls, interval, json, number } from './calls.js';
+import { Calls, interval, json, milliseconds, number } from './calls.js';
 import { editing } from './editing.js';
 import { LockDeadlock, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockUnreachable } from './errors.js';
 import { Events } from './listener.js';
@@ -28,7 +28,7 @@ export class Locks {
 
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
   async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
-    const call = { signal };
+    const call = { signal, wait: milliseconds(wait) };
     let answer;
     try {
       signal?.throwIfAborted();
