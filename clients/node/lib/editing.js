@@ -141,20 +141,25 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
 
   // No owner is in what it sends, nor in what it is asked: addresses get into logs.
   async function stream(req, res, key) {
-    let told = Promise.resolve();
+    let told = Promise.resolve(), off, timer;
+    const end = () => {
+      off?.();
+      clearInterval(timer);
+      res.destroy(); // the page connects again
+    };
     const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
       told = told.then(async () => {
         const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
-        res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status: await shown(key) })}\n\n`);
-      }).catch(() => res.end()); // the page connects again
+        const status = await shown(key);
+        if (!res.destroyed) res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status })}\n\n`);
+      }).catch(end);
     };
+    res.on('error', end).on('close', end);
     res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
-    const off = calls.listener.subscribe(key, tell);
-    const timer = setInterval(tell, 15000, { event: 'poll' });
-    res.on('close', () => {
-      off();
-      clearInterval(timer);
-    });
+    if (res.destroyed) return;
+    res.flushHeaders();
+    off = calls.listener.subscribe(key, tell);
+    timer = setInterval(tell, 15000, { event: 'poll' });
     tell({ event: 'poll' });
   }
 

@@ -106,14 +106,15 @@ export class Events {
   #buffer = [];
   #wake = () => {};
   #ended = false;
-  #offs;
+  #offs = [];
   #signal;
+  #stop = () => this.end(); // who iterates gets an error from next(), and does not call return() then
 
   constructor(listener, keys, signal) {
     this.#signal = signal;
+    if (signal?.aborted) return;
     this.#offs = keys.map((key) => listener.subscribe(key, (event) => this.#hear(event)));
-    this.wakeUp = () => this.#wake();
-    signal?.addEventListener('abort', this.wakeUp);
+    signal?.addEventListener('abort', this.#stop);
   }
 
   #hear(event) {
@@ -155,7 +156,7 @@ export class Events {
 
   end() {
     this.#ended = true;
-    this.#signal?.removeEventListener('abort', this.wakeUp);
+    this.#signal?.removeEventListener('abort', this.#stop);
     for (const off of this.#offs.splice(0)) off();
     this.#wake();
   }

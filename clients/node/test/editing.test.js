@@ -182,3 +182,15 @@ test('what a page hears has no owner in it', async () => {
   stop.abort();
   await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
 });
+
+test('a stream that cannot be told goes away, and stops asking', async () => {
+  const renamed = (from, to) => server.sql(`ALTER FUNCTION ${from}(text) RENAME TO ${to}`);
+  await renamed('lock_status', 'lock_status_away');
+  try {
+    const response = await fetch(`${url}/order:10`, { headers: { 'X-User': 'Bob', 'X-Session': 'session' } });
+    await assert.rejects(response.text());
+  } finally {
+    await renamed('lock_status_away', 'lock_status');
+  }
+  await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+});

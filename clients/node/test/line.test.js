@@ -192,7 +192,7 @@ test('a listener may be stopped before it is connected', async () => {
   assert.equal((await other.next()).value.event, 'connected');
   stop.abort(new Error('enough'));
   await assert.rejects(other.next(), /enough/);
-  other.end();
+  await assert.rejects(locks.listen(['heard:3'], { signal: stop.signal }).next(), /enough/);
   events.end();
   await server.until(listening, [0]);
 });
