@@ -34,9 +34,9 @@ export class Calls {
 
   constructor(pool, { schema, channel, patience }) {
     this.#pool = pool;
-    this.#schema = schema;
+    this.#schema = schema && `"${schema.replaceAll('"', '""')}"`;
     this.#patience = patience;
-    this.listener = new Listener(this, pool.Client, channel ?? pool.options);
+    this.listener = new Listener(this, pool, channel);
     pool.on('error', ignore); // a connection that was lost while idle; without a listener, node would end
   }
 

@@ -1,6 +1,7 @@
 // The line, leaders and the listener, with the real driver and a real server
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
 import { LockLost, LockUnreachable, Locks } from '../index.js';
@@ -73,8 +74,24 @@ test('a lock from the line that is lost; its ttl and meta', async () => {
   assert.ok(turns[1].error instanceof LockLost && turns[1].error.why === 'test');
 });
 
+test('the channel adds to what the pool knows', async () => {
+  const elsewhere = new pg.Pool({ connectionString: `postgresql://shop@nowhere:1/postgres?application_name=channel` });
+  const events = new Locks(elsewhere, { channel: { host: server.socket, port: 5432 } }).listen(['nowhere']);
+  await server.until("SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop' AND application_name = 'channel'");
+  events.end();
+  await elsewhere.end();
+});
+
+test('a listener that cannot connect says so once', async () => {
+  const unheard = new Locks(pool, { channel: { host: '/nowhere' } });
+  const events = unheard.listen(['nowhere']);
+  const [warning] = await once(process, 'warning');
+  assert.match(warning.message, /no connection to hear of locks: .*nowhere/);
+  events.end();
+});
+
 test('without events, the line is polled', async () => {
-  const unheard = new Locks(pool, { channel: { ...server.config(), host: '/nowhere' } });
+  const unheard = new Locks(pool, { channel: { host: '/nowhere' } });
   const first = await locks.acquire('order:4');
   for await (const turn of unheard.queue('order:4', { poll: 50 })) {
     if (turn.state === 'queued') await first.release();

@@ -295,10 +295,10 @@ test('the extension in a schema that is not in the path', async () => {
   await server.sql('CREATE DATABASE hidden');
   const setup = new pg.Client(server.config('postgres', 'hidden'));
   await setup.connect();
-  await setup.query(`CREATE SCHEMA "Of Locks"; CREATE EXTENSION atomic_lock SCHEMA "Of Locks"; SELECT "Of Locks".lock_grant_access('shop', 'user')`);
+  await setup.query(`CREATE SCHEMA "$& ""Of"" Locks"; CREATE EXTENSION atomic_lock SCHEMA "$& ""Of"" Locks"; SELECT "$& ""Of"" Locks".lock_grant_access('shop', 'user')`);
   await setup.end();
   const other = new pg.Pool(server.config('shop', 'hidden'));
-  for (const options of [{}, { schema: '"Of Locks"' }]) {
+  for (const options of [{}, { schema: '$& "Of" Locks' }]) {
     const lock = await new Locks(other, options).acquire('k');
     await lock.transaction((client) => lock.assert(client));
     await lock.release();

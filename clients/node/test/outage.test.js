@@ -190,7 +190,7 @@ pidfile = ${dir}/pid
   const bouncer = spawn(pgbouncer, ['-q', join(dir, 'ini')], { stdio: 'ignore' });
   const pooled = new pg.Pool({ ...server.config('shop', 'postgres', dir), max: 4 });
   try {
-    const behind = new Locks(pooled, { channel: server.config() });
+    const behind = new Locks(pooled, { channel: { host: server.socket } });
     // It may not listen yet: then the call is repeated.
     const lock = await behind.acquire('pooled', { ttl: 900, owner: 'alice' });
     await lock.transaction((client) => lock.assert(client));
