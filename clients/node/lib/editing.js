@@ -181,7 +181,8 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   // The grant that a request of the page shows with form.headers
   handler.grant = async (req) => {
     const [page, token] = (req.headers['atomic-lock'] ?? '').split(';');
-    return { owner: await ownerOf(req, page), fencingToken: Number(token) || 0 };
+    // A secret, which console.log() and JSON do not show
+    return Object.defineProperty({ fencingToken: Number(token) || 0 }, 'owner', { value: await ownerOf(req, page) });
   };
 
   // A transaction under that grant: where it is not the one that holds the lock, guards throw LockLost

@@ -10,6 +10,7 @@ import { Lock, runUnder } from './lock.js';
 
 // The key that lock_key() makes of texts and numbers
 export function lockKey(...parts) {
+  for (const part of parts) if (!['string', 'number', 'bigint'].includes(typeof part)) throw new TypeError(`a key is made of texts and numbers, and not of ${part}`);
   return parts.map((part) => String(part).replace(/[\\:]/g, '\\$&')).join(':');
 }
 

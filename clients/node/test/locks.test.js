@@ -311,6 +311,7 @@ test('lockKey() writes keys as lock_key() does', async () => {
     const [{ key }] = await server.sql('SELECT lock_key(VARIADIC $1::text[]) AS key', [parts]);
     assert.equal(lockKey(...parts), key);
   }
+  for (const part of [undefined, null, {}, []]) assert.throws(() => lockKey('order', part), TypeError);
 });
 
 test('owners are shown nowhere', async () => {
