@@ -4,9 +4,11 @@
 
 import { createHash } from 'node:crypto';
 import { interval, milliseconds } from './calls.js';
-import { LockDenied, LockQuota, LockUnreachable } from './errors.js';
+import { LockChanged, LockDenied, LockHeldByOwner, LockQuota, LockUnreachable } from './errors.js';
 
 const remembered = 60000; // for how long a page that was closed, or sends nothing, is known
+
+const streamed = 300000; // for how long a page hears by one stream; it connects again
 
 const owned = `extract(epoch FROM waited + ttl_remaining) * 1000 AS left, fencing_token AS token`;
 
@@ -104,10 +106,16 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
       // Not from somebody else than the page has shown
       if ((since?.toISOString() ?? null) !== (body.since ?? null)) return { state: 'reading', ...await shown(key) };
       await calls.stay(key, owner);
-      const { row } = await calls.ask(
-        `SELECT ${owned} FROM @lock_steal($1, $2, reason => $3, ttl => $4, holder => $5, fencing_token => $6)`,
-        [key, owner, `${holder}: ${String(body.message ?? '')}`.slice(0, 250), interval(ttl), holder, fencingToken]);
-      return mine(row);
+      try {
+        const { row } = await calls.ask(
+          `SELECT ${owned} FROM @lock_steal($1, $2, reason => $3, ttl => $4, holder => $5, fencing_token => $6)`,
+          [key, owner, `${holder}: ${String(body.message ?? '')}`.slice(0, 250), interval(ttl), holder, fencingToken]);
+        return mine(row);
+      } catch (error) {
+        // The answer to an earlier try was lost, or somebody else has the lock meanwhile.
+        if (error instanceof LockHeldByOwner || error instanceof LockChanged) return acquire(key, owner, holder);
+        throw error;
+      }
     },
   };
 
@@ -141,16 +149,22 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
 
   // No owner is in what it sends, nor in what it is asked: addresses get into logs.
   async function stream(req, res, key) {
-    let told = Promise.resolve(), off, timer;
+    let told = Promise.resolve(), off, timer, ending, polling = false;
     const end = () => {
       off?.();
       clearInterval(timer);
+      clearTimeout(ending);
       res.destroy(); // the page connects again
     };
     const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
+      const poll = ['poll', 'changed'].includes(event);
+      if (poll && polling) return; // one that has not begun tells the same
+      polling ||= poll;
       told = told.then(async () => {
+        if (poll) polling = false;
         const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
         const status = await shown(key);
+        if (res.writableLength > 100000) end(); // nobody reads
         if (!res.destroyed) res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status })}\n\n`);
       }).catch(end);
     };
@@ -160,6 +174,7 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
     res.flushHeaders();
     off = calls.listener.subscribe(key, tell);
     timer = setInterval(tell, 15000, { event: 'poll' });
+    ending = setTimeout(end, streamed);
     tell({ event: 'poll' });
   }
 

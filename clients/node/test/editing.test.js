@@ -157,6 +157,9 @@ test('a takeover, of what the page has seen only', async () => {
   const changed = await act('/order:5', 'Carol', 'takeOver', { since: seen.since, message: 'urgent' });
   assert.deepEqual([changed.state, changed.holder], ['reading', 'Dave']);
   assert.equal((await act('/order:5', 'Carol', 'takeOver', { since: changed.since, message: 'urgent' })).state, 'editing');
+  // As a repetition does, after an answer that was lost
+  const [{ since }] = await locks.status(['order:5']);
+  assert.equal((await act('/order:5', 'Carol', 'takeOver', { since, message: 'urgent' })).state, 'editing');
   const lost = await act('/order:5', 'Dave', 'keep');
   assert.deepEqual([lost.state, lost.reason, lost.by, lost.why, lost.holder], ['lost', 'forced', 'shop', 'Carol: urgent', 'Carol']);
 });
