@@ -30,6 +30,8 @@ export class Calls {
   #patience;
   #schema;
   #found;
+  #waiting = 0; // statements that wait for a lock
+  #next = []; // called when one of them is over
   #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
@@ -90,10 +92,11 @@ export class Calls {
   }
 
   // Each statement has a connection to itself until it is answered.  One that does not answer in
-  // time, or not within seconds of a cancel, is closed.
+  // time, or not within seconds of a cancel, is closed.  Waits for locks have half of the pool's
+  // connections at most, since heartbeats need one.
   async #send(text, values, call, limit) {
-    const { signal } = call;
-    let client, broken, timer, late;
+    const { signal } = call, most = Math.max(Math.floor((this.#pool.options.max ?? 10) / 2), 1);
+    let client, connecting, waiting, broken, timer, late;
     const over = new Promise((resolve, reject) => { late = () => reject(new Error('timeout: no answer')); });
     over.catch(ignore);
     const within = (time) => {
@@ -112,8 +115,13 @@ export class Calls {
     };
     within(limit);
     signal?.addEventListener('abort', cancel);
-    const connecting = this.#pool.connect();
     try {
+      if (call.wait > 0) {
+        while (this.#waiting >= most) await Promise.race([over, new Promise((resolve) => { this.#next.push(resolve); })]);
+        this.#waiting++;
+        waiting = true;
+      }
+      connecting = this.#pool.connect();
       client = await Promise.race([connecting, over]);
       client.on('error', ignore);
       signal?.throwIfAborted();
@@ -129,7 +137,11 @@ export class Calls {
         client.release(broken);
         if (!broken) client.off('error', ignore);
       } else {
-        connecting.then((other) => other.release(), ignore);
+        connecting?.then((other) => other.release(), ignore);
+      }
+      if (waiting) {
+        this.#waiting--;
+        for (const next of this.#next.splice(0)) next();
       }
     }
   }

@@ -23,10 +23,10 @@ function statusOf(error) {
 
 export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
   const closed = new Map(); // owners of pages that have said so: an action that comes late must not lock again
-  const pages = new Map(); // by owner and key: what came of a page's requests
+  const pages = new Map(); // by owner and key: the outcome of a page's requests
   const mine = (row) => ({ state: 'editing', token: Number(row.token ?? row.fencing_token), left: Number(row.left) });
 
-  // What the application says of a request: a text, or nothing.  An object would be the same text for all.
+  // The application's answer about a request is a text, or nothing.  All objects would be the same text.
   async function textOf(name, of, req) {
     const text = await of(req);
     if (typeof (text ?? '') !== 'string') throw new TypeError(`${name} of an edit form gives a text, or null`);
@@ -126,7 +126,7 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
     const taking = ['open', 'queue', 'takeOver'].includes(body.action);
     const page = pageOf(`${owner} ${key}`);
     const number = body.action === 'ask' ? page.newest : ++page.newest;
-    // An answer that cannot be sent: unless the page asks again, or knows what it has, it is gone.
+    // The answer cannot be sent: the page is gone, unless it asks again, or has been told of its lock.
     const unsent = async () => {
       if (number === page.newest) page.gone = number;
       if (page.gone === page.newest && !page.known) await calls.leave(key, owner);

@@ -21,7 +21,7 @@ export class Listener {
     this.#channel = channel;
   }
 
-  // What the channel does not say is as in the pool, which may have it from a connection string.
+  // The channel adds to the configuration of the pool, which may come from a connection string.
   #connection() {
     const { options, Client } = this.#pool, channel = this.#channel;
     const more = { connectionTimeoutMillis: 10000, keepAlive: true };
@@ -123,7 +123,7 @@ export class Events {
   #ended = false;
   #offs = [];
   #signal;
-  #stop = () => this.end(); // who iterates gets an error from next(), and does not call return() then
+  #stop = () => this.end(); // a loop does not call return() after an error of next()
 
   constructor(listener, keys, signal) {
     this.#signal = signal;

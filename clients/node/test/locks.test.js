@@ -130,6 +130,22 @@ test('a wait for longer than the lease', async () => {
   await lock.release();
 });
 
+test('waits leave a connection to the heartbeat', async () => {
+  const small = new pg.Pool({ ...server.config(), max: 2 });
+  const few = new Locks(small);
+  const first = await few.acquire('few', { ttl: 900 });
+  const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
+  const giveUp = new AbortController();
+  const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
+  giveUp.abort(new Error('gone'));
+  await assert.rejects(last, /gone/);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('few')", [new Date()]);
+  assert.ok(first.isOurs());
+  await first.release();
+  await Promise.all(others);
+  await small.end();
+});
+
 test('a wait that times out, and one that is cancelled', async () => {
   const first = await locks.acquire('cancelled', { ttl: '1 h' });
   await thrown(locks.acquire('cancelled', { wait: 20 }), LockHeld, { status: 'timeout', holder: 'Alice' });
