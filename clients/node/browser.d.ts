@@ -14,6 +14,11 @@ export interface FormFacts {
   error?: string;
 }
 
+export interface FormEvents {
+  state: CustomEvent<{ state: FormState } & FormFacts>;
+  asked: CustomEvent<{ message: string | null; from: string | null }>;
+}
+
 /** Sends 'state' events, whose detail is the state and the facts, and 'asked' ones with { message, from } */
 export class Form extends EventTarget {
   constructor(url: string);
@@ -28,6 +33,10 @@ export class Form extends EventTarget {
   ask(message: string): Promise<FormState>;
   takeOver(message: string): Promise<FormState>;
   check(): void;
+  addEventListener<K extends keyof FormEvents>(type: K, listener: (event: FormEvents[K]) => void, options?: boolean | AddEventListenerOptions): void;
+  addEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | AddEventListenerOptions): void;
+  removeEventListener<K extends keyof FormEvents>(type: K, listener: (event: FormEvents[K]) => void, options?: boolean | EventListenerOptions): void;
+  removeEventListener(type: string, listener: EventListenerOrEventListenerObject | null, options?: boolean | EventListenerOptions): void;
 }
 
 export function edit(url: string): Form;

@@ -5,9 +5,9 @@ import type { ClientBase, ClientConfig, Pool } from 'pg';
 export type Duration = number | string;
 
 export interface LocksOptions {
-  /** Schema of the extension; by default it is looked up */
+  /** Schema of the extension, by its name without quotes; by default it is looked up */
   schema?: string;
-  /** Where to listen, if the pool is one of a pooler in transaction mode; by default as the pool */
+  /** Where to listen, if the pool is one of a pooler in transaction mode; the rest is as in the pool */
   channel?: ClientConfig | string;
   /** Label that others see; by default application_name, or the role's name */
   holder?: string;
@@ -133,9 +133,9 @@ export class Locks {
 
 export interface EditingOptions<Req> {
   /** Label of the user; without one the answer is 401 */
-  user(req: Req): string | null | undefined;
-  /** A secret of the user's session, such as its id */
-  session(req: Req): string | null | undefined;
+  user(req: Req): string | null | undefined | Promise<string | null | undefined>;
+  /** A secret of the user's session, such as its id: a text, not the session itself */
+  session(req: Req): string | null | undefined | Promise<string | null | undefined>;
   ttl?: Duration;
   wait?: Duration;
   offer?: Duration;
@@ -146,7 +146,7 @@ export interface EditingOptions<Req> {
 export interface EditingHandler<Req> {
   (req: Req, res: ServerResponse, next?: (error: unknown) => void): Promise<void>;
   /** Of a request that the page has sent with form.headers */
-  grant(req: Req): Required<Grant>;
+  grant(req: Req): Promise<Required<Grant>>;
   transaction<T>(req: Req, work: (client: ClientBase) => Promise<T>): Promise<T>;
 }
 

@@ -37,12 +37,15 @@ const form = locks.editing((req) => lockKey('order', req.params.id), {
 });
 app.all('/orders/:id/lock', form);
 
-app.get('/orders/:id/data', async (req, res) => {
+// Pages and data are only for users that have logged in
+const known = (req, res, next) => (req.session.user ? next() : res.status(401).send('Who are you? Say ?user=Alice'));
+
+app.get('/orders/:id/data', known, async (req, res) => {
   const { rows: [order] } = await pool.query('SELECT * FROM orders WHERE id = $1', [req.params.id]);
   res.set('Cache-Control', 'no-store').status(order ? 200 : 404).json(order ?? {});
 });
 
-app.post('/orders/:id', express.json(), async (req, res) => {
+app.post('/orders/:id', known, express.json(), async (req, res) => {
   try {
     await form.transaction(req, (client) => client.query('UPDATE orders SET note = $1 WHERE id = $2', [req.body.note, req.params.id]));
     res.json({ saved: true });
@@ -53,7 +56,7 @@ app.post('/orders/:id', express.json(), async (req, res) => {
 });
 
 // The list of editors: at once, and again after each event
-app.get('/orders/events', async (req, res) => {
+app.get('/orders/events', known, async (req, res) => {
   const { rows } = await pool.query('SELECT id FROM orders ORDER BY id');
   const keys = rows.map(({ id }) => lockKey('order', id));
   const events = locks.listen(keys);
@@ -66,9 +69,9 @@ app.get('/orders/events', async (req, res) => {
   } while (!res.destroyed);
 });
 
-const page = (name) => (req, res) => (req.session.user ? res.sendFile(file(`public/${name}.html`)) : res.status(401).send('Who are you? Say ?user=Alice'));
-app.get('/', page('list'));
-app.get('/orders/:id', page('form'));
+const page = (name) => (req, res) => res.sendFile(file(`public/${name}.html`));
+app.get('/', known, page('list'));
+app.get('/orders/:id', known, page('form'));
 app.get('/atomic-lock.js', (req, res) => res.sendFile(new URL(import.meta.resolve('atomic-lock/browser')).pathname));
 app.use(express.static(file('public')));
 app.use((error, req, res, next) => {

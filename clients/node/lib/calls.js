@@ -7,9 +7,19 @@ import { Listener } from './listener.js';
 
 const oldest = [1, 0]; // version of the extension that has all we call
 const ignore = () => {};
+const longest = 2 ** 31 - 1; // of a timer
 
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
+
+const units = { '': 1000, ms: 1, s: 1000, sec: 1000, second: 1000, min: 60000, minute: 60000, h: 3600000, hour: 3600000, d: 86400000, day: 86400000 };
+
+// The milliseconds of a duration; of one that is written in another way, Infinity
+export function milliseconds(value) {
+  if (typeof value === 'number') return value;
+  const [, count, unit] = /^\s*([\d.]+)\s*([a-z]*?)\s*$/i.exec(value ?? '') ?? [];
+  return Number(count) * (units[unit?.toLowerCase()] ?? units[unit?.toLowerCase().replace(/s$/, '')]) || Infinity;
+}
 
 export const json = (value) => (value === undefined ? null : JSON.stringify(value));
 
@@ -20,12 +30,15 @@ export class Calls {
   #patience;
   #schema;
   #found;
+  #waiting = 0; // statements that wait for a lock
+  #next = []; // called when one of them is over
+  #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
     this.#pool = pool;
-    this.#schema = schema;
+    this.#schema = schema && `"${schema.replaceAll('"', '""')}"`;
     this.#patience = patience;
-    this.listener = new Listener(this, pool.Client, channel ?? pool.options);
+    this.listener = new Listener(this, pool, channel);
     pool.on('error', ignore); // a connection that was lost while idle; without a listener, node would end
   }
 
@@ -39,10 +52,10 @@ export class Calls {
   }
 
   async #find() {
-    const { rows: [{ database, version, schema }] } = await this.#pool.query(
+    const { rows: [{ database, version, schema }] } = await this.#send(
       `SELECT pg_catalog.current_database() AS database, extversion AS version, pg_catalog.quote_ident(nspname) AS schema
        FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_extension ON extname = 'atomic_lock'
-         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`);
+         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`, [], {}, Math.min(Math.max(this.#patience / 3, 1000), 10000));
     if (version === null) throw new LockSetup(`the database "${database}" has no extension atomic_lock: say CREATE EXTENSION atomic_lock`);
     const [major, minor] = version.split('.').map(Number);
     if (major < oldest[0] || (major === oldest[0] && minor < oldest[1])) {
@@ -53,56 +66,92 @@ export class Calls {
   }
 
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
-  // asked is the moment that durations in the answer count from.
-  async ask(sql, values, { until = performance.now() + this.#patience, signal, updating } = {}) {
+  // asked is the moment that durations in the answer count from.  After an abort of lasting, a
+  // statement under way is finished and not repeated.
+  // A try may take as long as the statement waits, and a part of the time there is: a connection
+  // that has gone silent says nothing by itself.
+  // Sets call.sent when a statement was sent: from then on it may have had its effect.
+  async ask(sql, values, call = {}) {
+    const { until = performance.now() + this.#patience, signal, lasting, updating, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
+        lasting?.throwIfAborted();
         const schema = await this.schema();
         const asked = performance.now();
-        const { rows } = await this.#send(sql.replaceAll('@', `${schema}.`), values, signal);
+        const limit = waits + Math.min(Math.max((until - asked) / 3, 1000), 10000);
+        const { rows } = await this.#send(sql.replaceAll('@', () => `${schema}.`), values, call, limit);
         return { row: rows[0], rows, asked };
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
         if (performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
-      await pause(wait, undefined, { signal }).catch(ignore);
+      await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);
     }
   }
 
-  // A call that may be cancelled has a connection to itself until it is answered.
-  async #send(text, values, signal) {
-    if (!signal) return this.#pool.query(text, values);
-    const client = await this.#pool.connect();
-    let broken;
+  // Each statement has a connection to itself until it is answered.  One that does not answer in
+  // time, or not within seconds of a cancel, is closed.  Waits for locks have half of the pool's
+  // connections at most, since heartbeats need one.
+  async #send(text, values, call, limit) {
+    const { signal } = call, most = Math.max(Math.floor((this.#pool.options.max ?? 10) / 2), 1);
+    let client, connecting, waiting, broken, timer, late;
+    const over = new Promise((resolve, reject) => { late = () => reject(new Error('timeout: no answer')); });
+    over.catch(ignore);
+    const within = (time) => {
+      clearTimeout(timer);
+      if (time <= longest) timer = setTimeout(late, time);
+    };
     const cancel = () => {
+      if (!client) return late();
       broken = true; // the request may arrive late, and would hit the next statement
+      within(5000);
       const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false });
       connection?.on('error', ignore).once('connect', () => connection.cancel(client.processID, client.secretKey));
       if (client.host.startsWith('/')) connection?.connect(`${client.host}/.s.PGSQL.${client.port}`);
       else connection?.connect(client.port, client.host);
+      return undefined;
     };
-    client.on('error', ignore);
-    signal.addEventListener('abort', cancel);
+    within(limit);
+    signal?.addEventListener('abort', cancel);
     try {
-      signal.throwIfAborted();
-      return await client.query(text, values);
+      if (call.wait > 0) {
+        while (this.#waiting >= most) await Promise.race([over, new Promise((resolve) => { this.#next.push(resolve); })]);
+        this.#waiting++;
+        waiting = true;
+      }
+      connecting = this.#pool.connect();
+      client = await Promise.race([connecting, over]);
+      client.on('error', ignore);
+      signal?.throwIfAborted();
+      call.sent = true;
+      return await Promise.race([client.query(text, values), over]);
     } catch (error) {
       broken = true;
       throw error;
     } finally {
-      signal.removeEventListener('abort', cancel);
-      client.off('error', ignore);
-      client.release(broken);
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', cancel);
+      if (client) {
+        client.release(broken);
+        if (!broken) client.off('error', ignore);
+      } else {
+        connecting?.then((other) => other.release(), ignore);
+      }
+      if (waiting) {
+        this.#waiting--;
+        for (const next of this.#next.splice(0)) next();
+      }
     }
   }
 
   // Takes the lock, or a place in line, or renews that
-  async enqueue(key, { owner, holder, offer, keep, ttl, meta, signal }) {
+  async enqueue(key, { owner, holder, offer, keep, ttl, meta }, call = {}) {
+    await this.stay(key, owner);
     const answer = await this.ask(
       `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
-       FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], { signal });
+       FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], call);
     answer.row.ticket = number(answer.row.ticket);
     return answer;
   }
@@ -113,14 +162,28 @@ export class Calls {
   }
 
   // Gives up the place, the offer and the lock, whichever there is.  If it fails, they run out.
-  async leave(key, owner) {
-    await this.ask('SELECT @lock_leave($1, $2), @lock_try_release($1, $2)', [key, owner]).catch(ignore);
+  leave(key, owner) {
+    const name = JSON.stringify([key, owner]), before = this.#leaving.get(name), lasting = new AbortController();
+    before?.lasting.abort(); // this one does the same
+    const asked = this.ask('SELECT @lock_leave($1, $2), @lock_try_release($1, $2)', [key, owner], { lasting: lasting.signal }).catch(ignore);
+    const leave = { lasting, done: Promise.all([before?.done, asked]).then(() => {
+      if (this.#leaving.get(name) === leave) this.#leaving.delete(name);
+    }) };
+    this.#leaving.set(name, leave);
+    return leave.done;
+  }
+
+  // This owner asks again: no leave() from before may end what it gets
+  async stay(key, owner) {
+    const leave = this.#leaving.get(JSON.stringify([key, owner]));
+    leave?.lasting.abort();
+    await leave?.done;
   }
 
   // The LK009 that says who ended a lease by force and why, or undefined
   forced(key, owner) {
     const told = this.ask('SELECT @lock_extend($1, $2)', [key, owner], { until: 0 }).then(ignore, (error) => (error.by === undefined ? undefined : error));
-    return Promise.race([told, pause(2000, undefined, { ref: false })]);
+    return Promise.race([told, pause(500, undefined, { ref: false })]);
   }
 
   async transaction({ owner, fencingToken = '' }, work) {

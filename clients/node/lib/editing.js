@@ -3,10 +3,12 @@
 // The owner is a digest of the session and of a value that the page makes at each load.
 
 import { createHash } from 'node:crypto';
-import { interval } from './calls.js';
-import { LockDenied, LockQuota, LockUnreachable } from './errors.js';
+import { interval, milliseconds } from './calls.js';
+import { LockChanged, LockDenied, LockHeldByOwner, LockQuota, LockUnreachable } from './errors.js';
 
-const remembered = 60000; // for how long a page that was closed is known
+const remembered = 60000; // for how long a page that was closed, or sends nothing, is known
+
+const streamed = 300000; // for how long a page hears by one stream; it connects again
 
 const owned = `extract(epoch FROM waited + ttl_remaining) * 1000 AS left, fencing_token AS token`;
 
@@ -21,12 +23,35 @@ function statusOf(error) {
 
 export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
   const closed = new Map(); // owners of pages that have said so: an action that comes late must not lock again
+  const pages = new Map(); // by owner and key: the outcome of a page's requests
   const mine = (row) => ({ state: 'editing', token: Number(row.token ?? row.fencing_token), left: Number(row.left) });
 
-  function ownerOf(req, page) {
-    const secret = session(req);
+  // The application's answer about a request is a text, or nothing.  All objects would be the same text.
+  async function textOf(name, of, req) {
+    const text = await of(req);
+    if (typeof (text ?? '') !== 'string') throw new TypeError(`${name} of an edit form gives a text, or null`);
+    return text;
+  }
+
+  async function ownerOf(req, page) {
+    const secret = await textOf('session', session, req);
     if (!secret || !/^[\w-]{16,64}$/.test(page ?? '')) throw new BadRequest('no session, or no page');
     return createHash('sha256').update(`${secret}/${page}`).digest('base64url');
+  }
+
+  // newest and gone: the last request, and the last whose answer could not be sent; known: the
+  // page has been told of its lock or place
+  function pageOf(name) {
+    const now = performance.now();
+    for (const [each, { at, active }] of pages) {
+      if (at > now - remembered) break;
+      if (active === 0) pages.delete(each);
+    }
+    const page = pages.get(name) ?? { newest: 0, gone: 0, active: 0, known: false };
+    page.at = now;
+    pages.delete(name);
+    pages.set(name, page); // the oldest come first
+    return page;
   }
 
   async function shown(key) {
@@ -37,10 +62,11 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   async function acquire(key, owner, holder) {
     const take = async (longest) => (await calls.ask(
       `SELECT acquired, status, holder, ${owned} FROM @lock_try_acquire($1, ttl => $2, owner => $3, holder => $4, wait => $5)`,
-      [key, interval(ttl), owner, holder, longest])).row;
+      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest) })).row;
+    await calls.stay(key, owner);
     let row = await take(0);
     // A page that is loaded again may come before the last request of the one before.
-    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(interval(wait));
+    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(wait);
     return row.acquired ? mine(row) : { state: 'reading', ...await shown(key) };
   }
 
@@ -79,51 +105,86 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
       const [{ since, fencingToken }] = await locks.status([key]);
       // Not from somebody else than the page has shown
       if ((since?.toISOString() ?? null) !== (body.since ?? null)) return { state: 'reading', ...await shown(key) };
-      const { row } = await calls.ask(
-        `SELECT ${owned} FROM @lock_steal($1, $2, reason => $3, ttl => $4, holder => $5, fencing_token => $6)`,
-        [key, owner, `${holder}: ${String(body.message ?? '')}`.slice(0, 250), interval(ttl), holder, fencingToken]);
-      return mine(row);
+      await calls.stay(key, owner);
+      try {
+        const { row } = await calls.ask(
+          `SELECT ${owned} FROM @lock_steal($1, $2, reason => $3, ttl => $4, holder => $5, fencing_token => $6)`,
+          [key, owner, `${holder}: ${String(body.message ?? '')}`.slice(0, 250), interval(ttl), holder, fencingToken]);
+        return mine(row);
+      } catch (error) {
+        // The answer to an earlier try was lost, or somebody else has the lock meanwhile.
+        if (error instanceof LockHeldByOwner || error instanceof LockChanged) return acquire(key, owner, holder);
+        throw error;
+      }
     },
   };
 
-  async function act(req, res, key) {
+  async function act(req, res, key, holder) {
     const body = await bodyOf(req);
     if (!Object.hasOwn(actions, body.action)) throw new BadRequest('no such action');
-    const owner = ownerOf(req, body.page);
-    const gone = () => body.action !== 'close' && (closed.has(owner) || res.destroyed);
-    const answer = gone() ? {} : await actions[body.action]({ key, owner, holder: user(req), body, req });
-    if (gone()) await calls.leave(key, owner);
-    if (!['keep', 'ask'].includes(body.action)) calls.listener.hint({ event: 'changed', key });
-    // An answer that was not sent: the page asks again, or is gone.
-    if (['open', 'queue'].includes(body.action)) res.on('close', () => res.writableFinished || calls.leave(key, owner));
-    res.writeHead(200, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }).end(JSON.stringify(answer));
+    const owner = await ownerOf(req, body.page);
+    const taking = ['open', 'queue', 'takeOver'].includes(body.action);
+    const page = pageOf(`${owner} ${key}`);
+    const number = body.action === 'ask' ? page.newest : ++page.newest;
+    // The answer cannot be sent: the page is gone, unless it asks again, or has been told of its lock.
+    const unsent = async () => {
+      if (number === page.newest) page.gone = number;
+      if (page.gone === page.newest && !page.known) await calls.leave(key, owner);
+    };
+    const closing = () => body.action !== 'close' && closed.has(owner);
+    if (['leave', 'close'].includes(body.action)) page.known = false;
+    page.active++;
+    try {
+      const answer = closing() || (taking && res.destroyed) ? {} : await actions[body.action]({ key, owner, holder, body, req });
+      if (closing()) await calls.leave(key, owner);
+      if (!['keep', 'ask'].includes(body.action)) calls.listener.hint({ event: 'changed', key });
+      if (res.destroyed) return taking && await unsent();
+      if (taking) res.on('close', () => res.writableFinished || unsent());
+      if (body.action !== 'ask') res.on('finish', () => { page.known = !closed.has(owner) && ['editing', 'queued'].includes(answer.state); });
+      return res.writeHead(200, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }).end(JSON.stringify(answer));
+    } finally {
+      page.active--;
+    }
   }
 
   // No owner is in what it sends, nor in what it is asked: addresses get into logs.
   async function stream(req, res, key) {
-    let told = Promise.resolve();
-    const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
-      told = told.then(async () => {
-        const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
-        res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status: await shown(key) })}\n\n`);
-      }).catch(() => res.end()); // the page connects again
-    };
-    res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
-    const off = calls.listener.subscribe(key, tell);
-    const timer = setInterval(tell, 15000, { event: 'poll' });
-    res.on('close', () => {
-      off();
+    let told = Promise.resolve(), off, timer, ending, polling = false;
+    const end = () => {
+      off?.();
       clearInterval(timer);
-    });
+      clearTimeout(ending);
+      res.destroy(); // the page connects again
+    };
+    const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
+      const poll = ['poll', 'changed'].includes(event);
+      if (poll && polling) return; // one that has not begun tells the same
+      polling ||= poll;
+      told = told.then(async () => {
+        if (poll) polling = false;
+        const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
+        const status = await shown(key);
+        if (res.writableLength > 100000) end(); // nobody reads
+        if (!res.destroyed) res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status })}\n\n`);
+      }).catch(end);
+    };
+    res.on('error', end).on('close', end);
+    res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
+    if (res.destroyed) return;
+    res.flushHeaders();
+    off = calls.listener.subscribe(key, tell);
+    timer = setInterval(tell, 15000, { event: 'poll' });
+    ending = setTimeout(end, streamed);
     tell({ event: 'poll' });
   }
 
   async function handler(req, res, next) {
     try {
       const key = await keyOf(req);
-      if (!key || !user(req)) res.writeHead(key ? 401 : 404).end();
+      const holder = key && await textOf('user', user, req);
+      if (!key || !holder) res.writeHead(key ? 401 : 404).end();
       else if (req.method === 'GET') await stream(req, res, key);
-      else if (req.method === 'POST') await act(req, res, key);
+      else if (req.method === 'POST') await act(req, res, key, holder);
       else res.writeHead(405, { Allow: 'GET, POST' }).end();
     } catch (error) {
       const status = statusOf(error);
@@ -133,13 +194,14 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   }
 
   // The grant that a request of the page shows with form.headers
-  handler.grant = (req) => {
+  handler.grant = async (req) => {
     const [page, token] = (req.headers['atomic-lock'] ?? '').split(';');
-    return { owner: ownerOf(req, page), fencingToken: Number(token) || 0 };
+    // A secret, which console.log() and JSON do not show
+    return Object.defineProperty({ fencingToken: Number(token) || 0 }, 'owner', { value: await ownerOf(req, page) });
   };
 
   // A transaction under that grant: where it is not the one that holds the lock, guards throw LockLost
-  handler.transaction = (req, work) => calls.transaction(handler.grant(req), work);
+  handler.transaction = async (req, work) => calls.transaction(await handler.grant(req), work);
 
   return handler;
 }

@@ -11,7 +11,7 @@ export class AtomicLockError extends Error {
   }
 }
 
-// Another owner has the lock: holder, since, until, status (held, pending, timeout), queued
+// Another owner has the lock: holder, since, until, status (held, pending, timeout)
 export class LockHeld extends AtomicLockError {}
 // The wait would have closed a cycle of owners
 export class LockDeadlock extends LockHeld {}

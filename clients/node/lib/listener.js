@@ -2,23 +2,35 @@
 // and then says 'connected': what came meanwhile is lost, so a waiter has to ask.
 
 import { setTimeout as pause } from 'node:timers/promises';
+import { mayPass } from './errors.js';
 
 const ping = 30000; // a connection that is half open says nothing by itself
 
 export class Listener {
   #calls;
-  #Client;
-  #config;
+  #pool;
+  #channel;
   #client;
   #heard = new Map(); // by key: the functions that are called
   #queries = Promise.resolve();
   #running = false;
 
-  constructor(calls, Client, config) {
+  constructor(calls, pool, channel) {
     this.#calls = calls;
-    this.#Client = Client;
+    this.#pool = pool;
+    this.#channel = channel;
+  }
+
+  // The channel adds to the configuration of the pool, which may come from a connection string.
+  #connection() {
+    const { options, Client } = this.#pool, channel = this.#channel;
+    const more = { connectionTimeoutMillis: 10000, keepAlive: true };
+    if (typeof channel === 'string') return new Client({ ...more, connectionString: channel });
     // pg.Pool hides the password from those who enumerate
-    this.#config = typeof config === 'string' ? { connectionString: config } : { ...config, ...('password' in config && { password: config.password }) };
+    const config = { ...more, ...options, ...('password' in options && { password: options.password }) };
+    if (!channel) return new Client(config);
+    const { connectionParameters, password } = new Client(config);
+    return new Client({ ...config, ...connectionParameters, connectionString: undefined, password, ...channel });
   }
 
   // Calls hear(event) for each event of the key, until the function that it returns is called
@@ -43,36 +55,41 @@ export class Listener {
 
   async #run() {
     this.#running = true;
+    let failures = 0;
     for (let wait = 100; this.#heard.size > 0; wait = Math.min(2 * wait, 10000)) {
-      const client = new this.#Client({ connectionTimeoutMillis: 10000, keepAlive: true, ...this.#config });
-      const ended = new Promise((resolve) => { client.once('end', resolve); });
-      client.on('error', () => {}); // without a listener, node would end; 'end' comes next
-      client.on('notification', ({ payload }) => this.#notified(payload));
+      let client;
       try {
+        client = this.#connection();
+        const ended = new Promise((resolve) => { client.once('end', resolve); });
+        client.on('error', () => {}); // without a listener, node would end; 'end' comes next
+        client.on('notification', ({ payload }) => this.#notified(payload));
         await client.connect();
         this.#client = client;
         await Promise.all([...this.#heard].map(([key, hears]) => this.#listen(client, key, hears)));
         wait = 50;
+        failures = 0;
         while (this.#heard.size > 0 && await Promise.race([ended.then(() => false), pause(ping, true, { ref: false })])) {
           await this.#query(client, 'SELECT 1');
         }
-      } catch {
-        client.connection?.stream?.destroy();
+      } catch (error) {
+        client?.connection?.stream?.destroy();
+        if (++failures === 5) process.emitWarning(`no connection to hear of locks: ${error.message}`, 'AtomicLockWarning');
       }
       this.#client = undefined;
-      client.end().catch(() => {});
+      client?.end().catch(() => {});
       if (this.#heard.size > 0) await pause(wait * (0.5 + Math.random() / 2));
     }
     this.#running = false;
   }
 
-  // An error other than a lost connection concerns this key: a policy may reserve it for others.
+  // An error of the server concerns this key alone: a policy may reserve it for others, and
+  // some texts are no keys.
   async #listen(client, key, hears) {
     try {
       await this.#query(client, 'LISTEN', key);
       for (const hear of hears) hear({ event: 'connected', key });
     } catch (error) {
-      if (error.code === '42501') for (const hear of hears) hear({ event: 'denied', key });
+      if (error.severity && !mayPass(error)) for (const hear of hears) hear({ event: 'denied', key });
       else client.connection?.stream?.destroy();
     }
   }
@@ -104,14 +121,15 @@ export class Events {
   #buffer = [];
   #wake = () => {};
   #ended = false;
-  #offs;
+  #offs = [];
   #signal;
+  #stop = () => this.end(); // a loop does not call return() after an error of next()
 
   constructor(listener, keys, signal) {
     this.#signal = signal;
+    if (signal?.aborted) return;
     this.#offs = keys.map((key) => listener.subscribe(key, (event) => this.#hear(event)));
-    this.wakeUp = () => this.#wake();
-    signal?.addEventListener('abort', this.wakeUp);
+    signal?.addEventListener('abort', this.#stop);
   }
 
   #hear(event) {
@@ -153,7 +171,7 @@ export class Events {
 
   end() {
     this.#ended = true;
-    this.#signal?.removeEventListener('abort', this.wakeUp);
+    this.#signal?.removeEventListener('abort', this.#stop);
     for (const off of this.#offs.splice(0)) off();
     this.#wake();
   }

@@ -12,6 +12,9 @@ export class Lock {
   #watching;
   #beating;
   #lost = new AbortController();
+  #over = false; // lost or released; why it was lost may still be asked
+  #extended = Promise.resolve();
+  #stopped = false; // there are no more heartbeats
   #released;
   #end;
 
@@ -22,7 +25,6 @@ export class Lock {
     // Resolved with the LockLost, or with null after a release
     this.ended = new Promise((resolve) => { this.#end = resolve; });
     this.#keep(asked + Number(row.left));
-    this.#plan();
   }
 
   // A secret: console.log() and JSON do not show what is behind an accessor
@@ -32,6 +34,7 @@ export class Lock {
 
   // Aborted when the lock is lost
   get signal() {
+    if (!this.isOurs()) this.#lose('expired'); // the timer may be late
     return this.#lost.signal;
   }
 
@@ -45,28 +48,42 @@ export class Lock {
     return performance.now() < this.#deadline;
   }
 
-  // Repeats the length of the lease, or gives it another
-  async extend(ttl) {
+  // Repeats the length of the lease, or gives it another.  One after the other: the last answer counts.
+  extend(ttl) {
+    const turn = this.#extended.then(() => this.#extend(ttl));
+    this.#extended = turn.catch(() => {});
+    return turn;
+  }
+
+  async #extend(ttl) {
+    if (this.lost) throw this.lost;
+    if (this.#stopped) return;
     const { row, asked } = await this.#calls.heartbeat(this.key, this.#owner, ttl, this.#deadline);
     if (this.lost) throw this.lost;
-    if (this.#released || row.status === 'pending') return;
+    if (this.#stopped || row.status === 'pending') return;
     if (row.left === null) throw await this.#lose(row.status);
     this.#keep(asked + Number(row.left));
   }
 
-  // Ends the lease.  Throws LockLost if it was not ours to the end.
+  // Ends the lease.  Throws LockLost if it was not ours to the end.  After LockUnreachable, it may
+  // be called again.
   release() {
-    this.#released ??= this.#release();
+    this.#stopped = true;
+    clearTimeout(this.#beating);
+    this.#released ??= this.#release().catch((error) => {
+      if (this.lost) throw this.lost;
+      this.#released = undefined;
+      throw error;
+    });
     return this.#released;
   }
 
   async #release() {
-    this.#stop();
     const { row } = await this.#calls.ask('SELECT @lock_try_release($1, $2) AS answer', [this.key, this.#owner], { until: this.#deadline });
     if (this.lost) throw this.lost;
     // already_released: the answer to an earlier try was lost
     if (!/released$/.test(row.answer)) throw await this.#lose(row.answer);
-    this.#deadline = -Infinity;
+    this.#finish();
     this.#end(null);
   }
 
@@ -94,6 +111,7 @@ export class Lock {
   #keep(deadline) {
     this.#deadline = deadline;
     this.#watch();
+    this.#plan();
   }
 
   // Apart from the heartbeat, which may get no answer
@@ -106,25 +124,28 @@ export class Lock {
 
   // A heartbeat at each third of the time left
   #plan() {
-    if (this.#released || this.lost) return;
+    clearTimeout(this.#beating);
+    if (this.#stopped || this.#over) return;
     this.#beating = setTimeout(async () => {
       await this.extend().catch(() => {}); // the clock decides
       this.#plan();
     }, Math.min(Math.max((this.#deadline - performance.now()) / 3, 0), longest));
   }
 
-  #stop() {
+  #finish() {
+    this.#over = true;
+    this.#deadline = -Infinity;
     clearTimeout(this.#watching);
     clearTimeout(this.#beating);
   }
 
   async #lose(reason) {
-    this.#stop();
-    this.#deadline = -Infinity;
+    if (this.#over) return this.#lost.signal.reason ?? this.ended;
+    this.#finish();
     const told = reason === 'forced' && await this.#calls.forced(this.key, this.#owner);
     this.#lost.abort(told || new LockLost(`lock "${this.key}" is lost (${reason})`, { reason }));
-    this.#end(this.lost);
-    return this.lost;
+    this.#end(this.#lost.signal.reason);
+    return this.#lost.signal.reason;
   }
 }
 

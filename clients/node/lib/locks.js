@@ -2,7 +2,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
-import { Calls, interval, json, number } from './calls.js';
+import { Calls, interval, json, milliseconds, number } from './calls.js';
 import { editing } from './editing.js';
 import { LockDeadlock, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockUnreachable } from './errors.js';
 import { Events } from './listener.js';
@@ -10,6 +10,7 @@ import { Lock, runUnder } from './lock.js';
 
 // The key that lock_key() makes of texts and numbers
 export function lockKey(...parts) {
+  for (const part of parts) if (!['string', 'number', 'bigint'].includes(typeof part)) throw new TypeError(`a key is made of texts and numbers, and not of ${part}`);
   return parts.map((part) => String(part).replace(/[\\:]/g, '\\$&')).join(':');
 }
 
@@ -28,15 +29,20 @@ export class Locks {
 
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
   async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
+    const call = { signal, wait: milliseconds(wait) };
     let answer;
     try {
+      signal?.throwIfAborted();
+      await this.#calls.stay(key, owner);
       answer = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
-        [key, interval(ttl), owner, mode, interval(wait), holder, json(meta), maxHolders, onReacquire], { signal });
+        [key, interval(ttl), owner, mode, interval(wait), holder, json(meta), maxHolders, onReacquire], call);
     } catch (error) {
       // Of a call without an answer nobody knows whether it has the lock.
-      if (signal?.aborted || error instanceof LockUnreachable) this.#calls.leave(key, owner);
+      if (call.sent && (signal?.aborted || error instanceof LockUnreachable)) {
+        await Promise.race([this.#calls.leave(key, owner), pause(1000, undefined, { ref: false })]);
+      }
       throw error;
     }
     const { status, holder: other, acquired_at: since, expires_at: until } = answer.row;
@@ -60,12 +66,17 @@ export class Locks {
   // loss, until the work ends by itself or options.signal is aborted
   async lead(name, options, work) {
     for (;;) {
-      let lock;
+      let lock, done;
       try {
         for await (const turn of this.#line(name, options)) lock = turn.lock;
-        return await runUnder(lock, options.signal, work);
+        return await runUnder(lock, options.signal, async (...under) => {
+          const answer = await work(...under);
+          if (!lock.lost) done = { answer };
+          return answer;
+        });
       } catch (error) {
-        if (options.signal?.aborted || !(error instanceof LockUnreachable || lock?.lost)) throw error;
+        if (done) return done.answer; // only the release has failed
+        if (options.signal?.aborted || !(lock ? lock.lost : error instanceof LockUnreachable)) throw error;
       }
       await pause(500 + Math.random() * 500, undefined, { signal: options.signal });
     }
@@ -81,7 +92,13 @@ export class Locks {
         ({ lock } = turn);
         yield turn;
       }
-      const error = await lock.ended;
+      const { signal } = options;
+      signal?.throwIfAborted();
+      let stop;
+      const stopped = new Promise((resolve) => { stop = resolve; });
+      signal?.addEventListener('abort', stop);
+      const error = await Promise.race([lock.ended, stopped]).finally(() => signal?.removeEventListener('abort', stop));
+      signal?.throwIfAborted();
       if (error) yield { state: 'lost', error };
     } finally {
       await lock?.release().catch(() => {});
@@ -89,10 +106,11 @@ export class Locks {
   }
 
   async *#line(key, { owner = randomUUID(), holder = this.#holder, offer, keep = '2 min', ttl, meta, poll = 30000, signal }) {
+    const call = { signal };
     let events, last, done;
     try {
       for (;;) {
-        const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, meta, signal });
+        const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, meta }, call);
         const { status, ticket, place } = answer.row;
         if (status !== 'queued') {
           done = true;
@@ -108,7 +126,7 @@ export class Locks {
       }
     } finally {
       events?.end();
-      if (!done) await this.#calls.leave(key, owner);
+      if (!done && call.sent) await this.#calls.leave(key, owner);
     }
   }
 

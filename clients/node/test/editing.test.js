@@ -96,6 +96,59 @@ test('a page that was closed cannot lock any more, in whatever order its request
   await server.until("SELECT NOT locked AND waiters IS NULL FROM lock_status('order:4')");
 });
 
+// A request whose connection the page loses while the server works on it
+async function dropped(path, user, body, working) {
+  const gone = new AbortController();
+  const request = fetch(url + path, { method: 'POST', signal: gone.signal, body: JSON.stringify({ page: page(user), ...body }),
+    headers: { 'Content-Type': 'application/json', 'X-User': user, 'X-Session': `session-of-${user}` } }).catch(() => {});
+  await server.until(working);
+  const noticed = once(web, `closed ${path}`);
+  gone.abort();
+  await Promise.all([request, noticed]);
+}
+
+test('a page whose connection is lost keeps what it knows to have, and what it asks for again', async () => {
+  // Blocks what is asked, so that the answer to it finds no page
+  const blocked = async (path, user, body) => {
+    const blocker = new pg.Client(server.config('postgres'));
+    await blocker.connect();
+    await blocker.query('BEGIN; LOCK TABLE app_lock, app_lock_queue IN ACCESS EXCLUSIVE MODE');
+    await dropped(path, user, body, "SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'shop' AND wait_event_type = 'Lock'");
+    await blocker.end();
+    await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
+  };
+  assert.equal((await act('/order:7', 'Alice', 'open')).state, 'editing');
+  await blocked('/order:7', 'Alice', { action: 'keep' });
+  assert.equal((await act('/order:7', 'Alice', 'keep')).state, 'editing');
+  const { ticket } = await act('/order:7', 'Bob', 'queue');
+  await blocked('/order:7', 'Bob', { action: 'queue' });
+  await blocked('/order:7', 'Bob', { action: 'ask', message: 'please' });
+  assert.equal((await act('/order:7', 'Bob', 'queue')).ticket, ticket);
+  assert.equal((await act('/order:7', 'Alice', 'keep')).state, 'editing');
+
+  const lock = await locks.acquire('order:8', { holder: 'Alice' });
+  await dropped('/order:8', 'Alice', { action: 'open' }, "SELECT waiters = 1 FROM lock_status('order:8')");
+  const again = act('/order:8', 'Alice', 'open');
+  await server.until("SELECT waiters = 2 FROM lock_status('order:8')");
+  await lock.release();
+  assert.equal((await again).state, 'editing');
+  await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
+  assert.equal((await act('/order:8', 'Alice', 'keep')).state, 'editing');
+});
+
+test('user and session may be asked of a database; other than texts are refused', async () => {
+  const answer = { writeHead(status) { answer.status = status; return answer; }, end() {} };
+  const asked = (options) => locks.editing(() => 'order:9', { user: async () => 'Alice', session: async () => 'secret', ...options });
+  await asked({ user: async () => null })({ method: 'PUT', headers: {} }, answer);
+  assert.equal(answer.status, 401);
+  await asked({})({ method: 'PUT', headers: {} }, answer);
+  assert.equal(answer.status, 405);
+  const grant = (session) => asked({ session }).grant({ headers: { 'atomic-lock': `${page('Alice')};7` } });
+  assert.equal((await grant(async () => 'secret')).fencingToken, 7);
+  await assert.rejects(grant(() => ({ id: 'secret' })), TypeError);
+  await assert.rejects(grant(async () => null));
+});
+
 test('a takeover, of what the page has seen only', async () => {
   await act('/order:5', 'Alice', 'open');
   const seen = await act('/order:5', 'Carol', 'open');
@@ -104,6 +157,9 @@ test('a takeover, of what the page has seen only', async () => {
   const changed = await act('/order:5', 'Carol', 'takeOver', { since: seen.since, message: 'urgent' });
   assert.deepEqual([changed.state, changed.holder], ['reading', 'Dave']);
   assert.equal((await act('/order:5', 'Carol', 'takeOver', { since: changed.since, message: 'urgent' })).state, 'editing');
+  // As a repetition does, after an answer that was lost
+  const [{ since }] = await locks.status(['order:5']);
+  assert.equal((await act('/order:5', 'Carol', 'takeOver', { since, message: 'urgent' })).state, 'editing');
   const lost = await act('/order:5', 'Dave', 'keep');
   assert.deepEqual([lost.state, lost.reason, lost.by, lost.why, lost.holder], ['lost', 'forced', 'shop', 'Carol: urgent', 'Carol']);
 });
@@ -127,5 +183,17 @@ test('what a page hears has no owner in it', async () => {
   const owners = (await server.sql('SELECT owner FROM app_lock UNION SELECT owner FROM app_lock_queue')).map(({ owner }) => owner).filter(Boolean);
   assert.ok(owners.length > 0 && owners.every((owner) => !text.includes(owner)));
   stop.abort();
+  await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+});
+
+test('a stream that cannot be told goes away, and stops asking', async () => {
+  const renamed = (from, to) => server.sql(`ALTER FUNCTION ${from}(text) RENAME TO ${to}`);
+  await renamed('lock_status', 'lock_status_away');
+  try {
+    const response = await fetch(`${url}/order:10`, { headers: { 'X-User': 'Bob', 'X-Session': 'session' } });
+    await assert.rejects(response.text());
+  } finally {
+    await renamed('lock_status_away', 'lock_status');
+  }
   await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
 });

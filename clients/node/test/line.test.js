@@ -1,9 +1,10 @@
 // The line, leaders and the listener, with the real driver and a real server
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
-import { LockLost, Locks } from '../index.js';
+import { LockLost, LockUnreachable, Locks } from '../index.js';
 import { startServer } from './server.js';
 
 let server, pool, locks;
@@ -73,8 +74,24 @@ test('a lock from the line that is lost; its ttl and meta', async () => {
   assert.ok(turns[1].error instanceof LockLost && turns[1].error.why === 'test');
 });
 
+test('the channel adds to what the pool knows', async () => {
+  const elsewhere = new pg.Pool({ connectionString: `postgresql://shop@nowhere:1/postgres?application_name=channel` });
+  const events = new Locks(elsewhere, { channel: { host: server.socket, port: 5432 } }).listen(['nowhere']);
+  await server.until("SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop' AND application_name = 'channel'");
+  events.end();
+  await elsewhere.end();
+});
+
+test('a listener that cannot connect says so once', async () => {
+  const unheard = new Locks(pool, { channel: { host: '/nowhere' } });
+  const events = unheard.listen(['nowhere']);
+  const [warning] = await once(process, 'warning');
+  assert.match(warning.message, /no connection to hear of locks: .*nowhere/);
+  events.end();
+});
+
 test('without events, the line is polled', async () => {
-  const unheard = new Locks(pool, { channel: { ...server.config(), host: '/nowhere' } });
+  const unheard = new Locks(pool, { channel: { host: '/nowhere' } });
   const first = await locks.acquire('order:4');
   for await (const turn of unheard.queue('order:4', { poll: 50 })) {
     if (turn.state === 'queued') await first.release();
@@ -114,6 +131,29 @@ test('a leader whose work ends, and one whose work fails', async () => {
   assert.equal((await locks.status(['once']))[0].locked, false);
 });
 
+test('a leader whose work has returned does not work again, though the release finds the lock lost', async () => {
+  let times = 0;
+  const answer = await locks.lead('returned', { ttl: '1 h' }, async () => {
+    times++;
+    await server.sql("SELECT force_release('returned', 'test')");
+    return 'done';
+  });
+  assert.deepEqual([answer, times], ['done', 1]);
+  await assert.rejects(locks.lead('returned', { ttl: '1 h' }, () => {
+    times++;
+    throw new LockUnreachable('of the work');
+  }), /of the work/);
+  assert.equal(times, 2);
+});
+
+test('the signal ends a lock from the line', async () => {
+  const stop = new AbortController();
+  await assert.rejects(async () => {
+    for await (const { state } of locks.queue('order:5', { signal: stop.signal })) if (state === 'acquired') setTimeout(() => stop.abort(new Error('gone')), 50);
+  }, /gone/);
+  assert.equal((await locks.status(['order:5']))[0].locked, false);
+});
+
 test('one connection hears of all keys, also after it was ended', async () => {
   await server.sql("SELECT lock_set_policy('heard:', notify => true)");
   const events = locks.listen(['heard:1', 'heard:2']);
@@ -148,6 +188,15 @@ test('a key that a policy reserves for others does not keep us from hearing of t
   const events = locks.listen(['theirs:1', 'heard:1']);
   const first = [(await events.next()).value, (await events.next()).value].map(({ event, key }) => `${event} ${key}`).sort();
   assert.deepEqual(first, ['connected heard:1', 'denied theirs:1']);
+  // Nor does a text that is no key end the connection of those that hear already.
+  for (const key of ['no\0key', 'x'.repeat(5000)]) {
+    const wrong = locks.listen([key]);
+    assert.deepEqual((await wrong.next()).value, { event: 'denied', key });
+    wrong.end();
+  }
+  await (await locks.acquire('heard:1')).release();
+  const { value } = await events.next();
+  assert.equal(`${value.event} ${value.key}`, 'acquired heard:1'); // and not connected, as after a loss
   events.end();
 });
 
@@ -160,7 +209,7 @@ test('a listener may be stopped before it is connected', async () => {
   assert.equal((await other.next()).value.event, 'connected');
   stop.abort(new Error('enough'));
   await assert.rejects(other.next(), /enough/);
-  other.end();
+  await assert.rejects(locks.listen(['heard:3'], { signal: stop.signal }).next(), /enough/);
   events.end();
   await server.until(listening, [0]);
 });

@@ -68,6 +68,29 @@ test('a heartbeat keeps a lease of a second for three times as long', async () =
   await lock.release();
 });
 
+test('a lease that was made shorter is kept at its new pace', async () => {
+  const lock = await locks.acquire('shorter', { ttl: '1 h' });
+  await Promise.all([lock.extend('30 min'), lock.extend(900)]);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('shorter')", [new Date()]);
+  assert.ok(lock.isOurs() && lock.lost === null);
+  await lock.release();
+});
+
+test('a release that was refused may be repeated, and the clock goes on', async () => {
+  const lock = await locks.acquire('refused', { ttl: '1 h' });
+  await server.sql('REVOKE EXECUTE ON FUNCTION lock_try_release FROM shop');
+  await thrown(lock.release(), LockDenied);
+  assert.ok(lock.isOurs());
+  await server.sql("SELECT lock_grant_access('shop', 'user')");
+  await lock.release();
+  assert.equal(await lock.ended, null);
+  // The deadline counts, also before a timer has noticed it.
+  const late = await locks.acquire('refused', { ttl: 100 });
+  for (const start = performance.now(); performance.now() < start + 100;);
+  assert.deepEqual([late.isOurs(), late.signal.aborted, late.lost.reason], [false, true, 'expired']);
+  await late.release().catch(() => {});
+});
+
 test('an end by force aborts the signal, and says who and why', async () => {
   const lock = await locks.acquire('forced', { ttl: 900 });
   await server.sql("SELECT force_release('forced', 'Alice is at \"lunch\"')");
@@ -107,6 +130,22 @@ test('a wait for longer than the lease', async () => {
   await lock.release();
 });
 
+test('waits leave a connection to the heartbeat', async () => {
+  const small = new pg.Pool({ ...server.config(), max: 2 });
+  const few = new Locks(small);
+  const first = await few.acquire('few', { ttl: 900 });
+  const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
+  const giveUp = new AbortController();
+  const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
+  giveUp.abort(new Error('gone'));
+  await assert.rejects(last, /gone/);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('few')", [new Date()]);
+  assert.ok(first.isOurs());
+  await first.release();
+  await Promise.all(others);
+  await small.end();
+});
+
 test('a wait that times out, and one that is cancelled', async () => {
   const first = await locks.acquire('cancelled', { ttl: '1 h' });
   await thrown(locks.acquire('cancelled', { wait: 20 }), LockHeld, { status: 'timeout', holder: 'Alice' });
@@ -119,6 +158,26 @@ test('a wait that times out, and one that is cancelled', async () => {
   await first.release();
   const other = await locks.acquire('cancelled');
   await other.release();
+});
+
+test('a call that was given up ends nothing that it has not made', async () => {
+  const lock = await locks.acquire('given up', { owner: 'form', ttl: '1 h' });
+  await assert.rejects(locks.acquire('given up', { owner: 'form', signal: AbortSignal.abort(new Error('gone')) }), /gone/);
+  await assert.rejects(locks.queue('given up', { owner: 'form', signal: AbortSignal.abort(new Error('gone')) }).next(), /gone/);
+  await lock.extend();
+  await lock.release();
+  // What it may have made is ended before the call ends.
+  const first = await locks.acquire('given up');
+  const giveUp = new AbortController();
+  const second = locks.acquire('given up', { owner: 'form', wait: '1 min', signal: giveUp.signal });
+  await server.until("SELECT waiters = 1 FROM lock_status('given up')");
+  giveUp.abort(new Error('gone'));
+  await assert.rejects(second, /gone/);
+  await first.release();
+  const third = await locks.acquire('given up', { owner: 'form' });
+  assert.equal(third.status, 'acquired');
+  await third.extend();
+  await third.release();
 });
 
 test('run() gives an answer, releases, and passes errors on', async () => {
@@ -252,10 +311,10 @@ test('the extension in a schema that is not in the path', async () => {
   await server.sql('CREATE DATABASE hidden');
   const setup = new pg.Client(server.config('postgres', 'hidden'));
   await setup.connect();
-  await setup.query(`CREATE SCHEMA "Of Locks"; CREATE EXTENSION atomic_lock SCHEMA "Of Locks"; SELECT "Of Locks".lock_grant_access('shop', 'user')`);
+  await setup.query(`CREATE SCHEMA "$& ""Of"" Locks"; CREATE EXTENSION atomic_lock SCHEMA "$& ""Of"" Locks"; SELECT "$& ""Of"" Locks".lock_grant_access('shop', 'user')`);
   await setup.end();
   const other = new pg.Pool(server.config('shop', 'hidden'));
-  for (const options of [{}, { schema: '"Of Locks"' }]) {
+  for (const options of [{}, { schema: '$& "Of" Locks' }]) {
     const lock = await new Locks(other, options).acquire('k');
     await lock.transaction((client) => lock.assert(client));
     await lock.release();
@@ -268,6 +327,7 @@ test('lockKey() writes keys as lock_key() does', async () => {
     const [{ key }] = await server.sql('SELECT lock_key(VARIADIC $1::text[]) AS key', [parts]);
     assert.equal(lockKey(...parts), key);
   }
+  for (const part of [undefined, null, {}, []]) assert.throws(() => lockKey('order', part), TypeError);
 });
 
 test('owners are shown nowhere', async () => {

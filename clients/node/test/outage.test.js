@@ -25,18 +25,23 @@ after(async () => {
   await server.end();
 });
 
-// A way to the server, on which the answers to statements that match get lost
+// A way to the server, on which the answers to statements that match get lost, or, while it is
+// silent, everything
 async function leakyWay(lose) {
   const dir = mkdtempSync(join(tmpdir(), 'alw-'));
-  const way = { lost: 0, socket: dir };
+  const way = { lost: 0, silent: false, socket: dir };
+  const sockets = [];
   const listening = net.createServer((from) => {
     const to = net.connect(join(server.socket, '.s.PGSQL.5432'));
+    sockets.push(from);
     let losing = false;
     from.on('data', (data) => {
+      if (way.silent) return;
       losing ||= lose.test(data.toString('latin1')) && way.lost < way.wanted;
       to.write(data);
     });
     to.on('data', (data) => {
+      if (way.silent) return undefined;
       if (!losing) return from.write(data);
       // It is the answer to a whole statement that is lost.
       if (!data.toString('latin1').includes('SELECT 1')) return undefined;
@@ -51,6 +56,7 @@ async function leakyWay(lose) {
   await once(listening, 'listening');
   way.end = () => {
     listening.close();
+    for (const socket of sockets) socket.destroy();
     rmSync(dir, { recursive: true });
   };
   return way;
@@ -81,6 +87,23 @@ test('a lost answer: acquire, heartbeat, release', async () => {
   await server.until("SELECT NOT locked FROM lock_status('lost')");
   await leaky.end();
   way.end();
+});
+
+test('a connection that goes silent: calls end, and heartbeats go on by another one', async () => {
+  const way = await leakyWay(/^$/);
+  const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
+  const through = new Locks(leaky, { patience: 1000 });
+  const lock = await through.acquire('silent', { ttl: 6000, holder: 'Alice' });
+  await (await through.acquire('other')).release();
+  way.silent = true;
+  await assert.rejects(through.acquire('other'), LockUnreachable);
+  way.silent = false;
+  // More than once the length of the lease
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '5 s' AND locked FROM lock_status('silent')", [new Date()]);
+  assert.ok(lock.isOurs());
+  await lock.release();
+  way.end();
+  await leaky.end();
 });
 
 test('a restart in the middle: the lock is kept, the line and the listener go on', async () => {
@@ -167,7 +190,7 @@ pidfile = ${dir}/pid
   const bouncer = spawn(pgbouncer, ['-q', join(dir, 'ini')], { stdio: 'ignore' });
   const pooled = new pg.Pool({ ...server.config('shop', 'postgres', dir), max: 4 });
   try {
-    const behind = new Locks(pooled, { channel: server.config() });
+    const behind = new Locks(pooled, { channel: { host: server.socket } });
     // It may not listen yet: then the call is repeated.
     const lock = await behind.acquire('pooled', { ttl: 900, owner: 'alice' });
     await lock.transaction((client) => lock.assert(client));

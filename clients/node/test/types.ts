@@ -35,6 +35,8 @@ express().all('/orders/:id/lock', handler);
 createServer(locks.editing((req) => req.url, { user: () => null, session: () => null })).close();
 const lost = (error: unknown): string | undefined => (error instanceof LockLost && error.reason === 'forced' ? error.why : undefined);
 const state = (form: Form): FormState => form.state;
+const watch = (form: Form) => form.addEventListener('state', ({ detail }) => { const each: FormState = detail.state; void each; });
+void watch;
 // @ts-expect-error a mode that there is not
 const wrong = () => locks.acquire(key, { mode: 'both' });
 console.log(typeof lost, typeof state, typeof wrong);
