@@ -309,6 +309,22 @@ class Scenarios(Base):
         self.assertEqual((await told).reason, 'expired')
         self.assertEqual(lock.lost.reason, 'expired')
 
+    async def test_an_outage_that_outlives_the_lease(self):
+        """The end of the block raises the loss, and not the error of the connection"""
+        lock = await self.locks.acquire(self.key, ttl=1)
+        self.pool.timeout = .5
+        try:
+            with self.assertLogs('atomic_lock', 'WARNING'), self.assertRaises(LockExpired) as expired:
+                async with lock:
+                    server.stop()
+                    async with asyncio.timeout(LIMIT):
+                        while not lock.lost:
+                            await asyncio.sleep(.01)
+            self.assertIs(expired.exception, lock.lost)
+            await lock.release()  # there is nothing to do
+        finally:
+            server.start()
+
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
         async with await self.locks.acquire(self.key, ttl=3) as lock:

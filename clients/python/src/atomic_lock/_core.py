@@ -377,8 +377,11 @@ class Held:
 
         try:
             (answer,) = await self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
-        except psycopg.Error:
-            self._released = False  # as far as we know; one may try again
+        except BaseException as error:
+            self._released = False  # as far as we know; one may try again, unless the lease is over
+            if isinstance(error, (psycopg.Error, errors.LockError)) and (lost := self.lost):
+                self._released = True
+                raise lost from error
             raise
         lost = self._lost or lost
         if answer != 'released' and not (attempts > 1 and answer in ('already_released', 'not_found')):
@@ -394,7 +397,7 @@ class Held:
             await self._port.finish(self._release())
         except (psycopg.Error, errors.LockError) as trouble:
             if error is None or ours or isinstance(trouble, errors.LockLost) and isinstance(error, (psycopg.Error, errors.LockError)):
-                raise trouble from error
+                raise trouble from error or trouble.__cause__
             error.add_note(f'{type(trouble).__name__}: {trouble}')
 
     async def _assert(self, connection: Any) -> None:
