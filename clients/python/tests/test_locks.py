@@ -325,6 +325,23 @@ class Scenarios(Base):
         finally:
             server.start()
 
+    async def test_a_server_that_falls_silent(self):
+        """It keeps nobody in the block: neither the heartbeat that hangs nor the release"""
+        locks = await self.open(size=1)
+        lock = await locks.acquire(self.key, ttl=1)
+        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'COMMIT%%' ORDER BY state_change DESC LIMIT 1")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(12):
+                with self.assertRaises(LockExpired):
+                    async with lock:
+                        if self.is_async:
+                            await asyncio.Event().wait()  # is cancelled
+                        while not lock.lost:
+                            await asyncio.sleep(.01)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
         async with await self.locks.acquire(self.key, ttl=3) as lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -49,9 +48,10 @@ class _Job:
     def __init__(self, task: asyncio.Task[None]):
         self._task = task
 
-    async def end(self) -> None:
+    async def end(self, seconds: float | None = None) -> None:
         if self._task is not asyncio.current_task():
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
 
 
 class _Port:
@@ -81,6 +81,15 @@ class _Port:
         if cancelled:
             self._forget(task)
             raise cancelled
+        return task.result()
+
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+        task = self._task(work)
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            task.cancel()  # which takes a while itself
+            self._forget(task)
+            raise TimeoutError
         return task.result()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -122,9 +131,17 @@ class _Port:
     async def _cancel(self, task: asyncio.Task[Any], at: list[Any]) -> None:
         """Ends what runs on the server.  Again and again, since it may be between two statements.  Without a
         connection there is nothing to wait for: once the task has one, it gives it back"""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 2
         while at and not task.done():
-            with contextlib.suppress(psycopg.Error):
-                await asyncio.to_thread(at[0].cancel)
+            connection = at[0]
+            if loop.time() >= end:  # nobody is there
+                await connection.close()
+                task.cancel()
+                break
+            asking = self._task(asyncio.to_thread(connection.cancel))
+            self._forget(asking)
+            await asyncio.wait([asking], timeout=end - loop.time())
             await asyncio.wait([task], timeout=.1)
         self._forget(task)
 

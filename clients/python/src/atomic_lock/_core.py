@@ -81,7 +81,7 @@ class Mailbox(Protocol):
 
 
 class Job(Protocol):
-    async def end(self) -> None: ...
+    async def end(self, seconds: float | None = None) -> None: ...  # waits for it, and no longer than this
 
 
 class Port(Protocol):
@@ -90,6 +90,7 @@ class Port(Protocol):
     def mailbox(self) -> Mailbox: ...
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
@@ -113,6 +114,7 @@ class Event(NamedTuple):
 
 
 CLOSED = Event('closed', '')
+GRACE = 2  # seconds for the last call of a lock whose lease is over
 
 
 def parse(payload: str) -> Event:
@@ -270,6 +272,10 @@ class Held:
             self._lose(errors.LockExpired(f'lease of lock "{self.key}" is over, and no heartbeat was answered in time', key=self.key))
         return self._lost
 
+    def _left(self, more: float = 0) -> float | None:
+        """Seconds that are left of the lease, and `more`; None if nobody knows"""
+        return None if self._until == float('inf') else (0 if self._lost else max(self._until - now(), 0)) + more
+
     def _lose(self, lost: errors.LockLost) -> None:
         self._lost = lost
         self._stop()
@@ -366,7 +372,9 @@ class Held:
         lost = self.lost
         self._released = True
         self._stop()
-        for job in self._jobs:
+        for job in self._jobs[:1]:  # the heartbeat, which may hang
+            await job.end(self._left())
+        for job in self._jobs[1:]:
             await job.end()
         attempts = 0
 
@@ -376,10 +384,12 @@ class Held:
             return (self.key, self.owner)
 
         try:
-            (answer,) = await self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
+            asking = self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
+            # A server that does not answer keeps nobody in the block for longer than the lease.
+            (answer,) = await (self._port.within(self._left(GRACE), asking) if self._jobs else asking)
         except BaseException as error:
             self._released = False  # as far as we know; one may try again, unless the lease is over
-            if isinstance(error, (psycopg.Error, errors.LockError)) and (lost := self.lost):
+            if isinstance(error, (psycopg.Error, errors.LockError, TimeoutError)) and (lost := self.lost):
                 self._released = True
                 raise lost from error
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import queue
 import select
@@ -77,9 +78,9 @@ class _Mailbox:
 
 
 class _Job(threading.Thread):
-    async def end(self) -> None:
+    async def end(self, seconds: float | None = None) -> None:
         if self is not threading.current_thread():
-            self.join()
+            self.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class _Port:
@@ -92,6 +93,18 @@ class _Port:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
+
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+        """In a thread, which goes on where it takes longer"""
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def to_the_end() -> None:
+            try:
+                done.set_result(run(work))
+            except BaseException as error:
+                done.set_exception(error)
+        threading.Thread(target=to_the_end, name='release of a lock', daemon=True).start()
+        return done.result(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
         with pool.connection() as connection:
