@@ -529,7 +529,9 @@ class Scenarios(Base):
         event = await anext(ear)
         self.assertEqual((event.event, event.key, event.holder, event.fencing_token, event.by), ('acquired', self.key, 'Ann', None, 'desk'))
         await sql('SELECT lock_drop_policy(%s)', self.key)
-        await sql("SELECT pg_notify(lock_channel(%s), 'no event')", self.key)
+        lacks = {'event': 'x', 'from': None, 'until': None, 'at': None}
+        for payload in 'no event', '[' * 5000, json.dumps({**lacks, 'key': []}), json.dumps({**lacks, 'key': self.key, 'event': []}), '\xe4':
+            await sql("SELECT pg_notify(lock_channel(%s), %s)", self.key, payload)
         await sql('SELECT lock_ask(%s, %s)', self.key, 'please')
         event = await anext(ear)
         self.assertEqual((event.event, event.key, event.holder, event.fencing_token, event.by, event.reason),
@@ -541,6 +543,18 @@ class Scenarios(Base):
             await each.close()
         self.assertEqual(await following, 'the end')
         await lock.release()
+
+    async def test_events_in_another_encoding(self):
+        ear = (await self.open(f'{server.dsn} client_encoding=latin1')).listen([self.key + 'ä'])
+        self.assertEqual((await anext(ear)).event, 'connected')
+        await sql("SELECT pg_notify(lock_channel(%s), 'ä')", self.key + 'ä')
+        lock = await self.locks.acquire(self.key + 'ä', ttl=60)
+        await sql('SELECT lock_ask(%s, %s)', self.key + 'ä', 'bitte schön')
+        async with asyncio.timeout(LIMIT):
+            event = await anext(ear)
+        self.assertEqual((event.event, event.key, event.reason), ('asked', self.key + 'ä', 'bitte schön'))
+        await lock.release()
+        await ear.close()
 
     async def test_leaders(self):
         """One at a time; a leader that is cut off starts again"""

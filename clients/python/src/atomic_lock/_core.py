@@ -121,6 +121,8 @@ def parse(payload: str) -> Event:
     """The event of a notification; an error if it is malformed, since any role may send one"""
     what = json.loads(payload)
     what['from_'] = what.pop('from')
+    if not isinstance(what['key'], str) or not isinstance(what['event'], str):
+        raise ValueError('its key or event is no text')
     for name in 'until', 'at':
         what[name] = what[name] and datetime.fromisoformat(what[name])
     return Event(**what)
@@ -592,8 +594,8 @@ class Listener:
                     await self._port.readable(connection, self._wake)
                     connection.pgconn.consume_input()
                     while notify := connection.pgconn.notifies():
-                        self._hear(notify.extra.decode())
-            except (psycopg.Error, errors.LockError, OSError) as error:
+                        self._hear(notify.extra.decode(connection.info.encoding, 'replace'))
+            except Exception as error:
                 logger.warning('the listener connects again: %s', error)
                 await self._locks._closed.wait(pause * random.uniform(.5, 1))
                 pause = min(2 * pause, 10)
@@ -636,10 +638,9 @@ class Listener:
     def _hear(self, payload: str) -> None:
         try:
             event = parse(payload)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            self._post(event.key, event)
+        except Exception:
             logger.warning('a notification that is no event')
-            return
-        self._post(event.key, event)
 
     async def end(self) -> None:
         self._wake.set()
