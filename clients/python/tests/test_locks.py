@@ -33,7 +33,7 @@ import unittest
 from datetime import timedelta
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 import atomic_lock
 from atomic_lock import (AsyncLocks, ExtensionError, LockAlreadyHeld, LockDenied, LockError, LockExpired, LockForced, LockHeld,
@@ -244,6 +244,28 @@ class Scenarios(Base):
         await lock.extend(60)
         self.assertTrue((await sql("SELECT ttl_remaining > '50 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
+
+    async def test_those_who_wait_leave_a_connection(self):
+        """To the one who releases"""
+        locks = await self.open(size=2)
+        first = await locks.acquire(self.key, ttl=60)
+        others = [self.start(locks.acquire(self.key, ttl=60, wait=60)) for _ in range(3)]
+        await waits(self.key)
+        async with asyncio.timeout(LIMIT / 4):
+            await first.extend()
+            await first.release()
+            while others:
+                done, others = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    await (await each).release()
+        first = await locks.acquire(self.key, ttl=60)
+        second = self.start(locks.acquire(self.key, ttl=60, wait=60))
+        await waits(self.key)
+        self.pool.timeout = .1
+        with self.assertRaises(PoolTimeout):
+            await locks.acquire(self.key, ttl=60, wait=60)
+        await first.release()
+        await (await second).release()
 
     async def test_a_heartbeat_keeps_it(self):
         async with await self.locks.acquire(self.key, ttl=1) as lock:

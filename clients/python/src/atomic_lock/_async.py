@@ -44,6 +44,18 @@ class _Mailbox:
             return None
 
 
+class _Slots(asyncio.Semaphore):
+    async def take(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await super().acquire()
+        except TimeoutError:
+            return False
+
+    def give(self) -> None:
+        super().release()
+
+
 class _Job:
     def __init__(self, task: asyncio.Task[None]):
         self._task = task
@@ -57,6 +69,9 @@ class _Job:
 class _Port:
     flag = wake = _Flag
     mailbox = _Mailbox
+
+    def slots(self, count: int) -> _Slots:
+        return _Slots(count)
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself has weak references

@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
+from psycopg_pool import PoolTimeout
 
 from . import errors
 from ._version import VERSION
@@ -80,6 +81,13 @@ class Mailbox(Protocol):
     async def get(self, seconds: float | None) -> Any: ...  # None if nothing comes for so long
 
 
+class Slots(Protocol):
+    """A semaphore of threading or asyncio"""
+
+    async def take(self, seconds: float | None) -> bool: ...  # False if there was none for so long
+    def give(self) -> None: ...
+
+
 class Job(Protocol):
     async def end(self, seconds: float | None = None) -> None: ...  # waits for it, and no longer than this
 
@@ -88,6 +96,7 @@ class Port(Protocol):
     def flag(self) -> Flag: ...
     def wake(self) -> Any: ...  # a flag for readable(), and close()
     def mailbox(self) -> Mailbox: ...
+    def slots(self, count: int) -> Slots: ...
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
     async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
@@ -162,6 +171,9 @@ class Core:
 
     def __init__(self, port: Port, pool: Any, waits: Any, listen: str | None, patience: float):
         self._port, self._pool, self._waits, self._patience = port, pool, waits or pool, patience
+        # Those who wait must leave a connection of the pool to heartbeats and releases.
+        size = getattr(pool, 'max_size', 0) or 0
+        self._slots = port.slots(max(size - 1, 1)) if waits is None and size > 0 else None
         self._schema: str | None = None
         self._closed = port.flag()
         self._listener = Listener(self, listen)
@@ -238,7 +250,15 @@ class Core:
             return (key, interval(ttl), owner, mode, left, holder, jsonb(meta), max_holders)
 
         waits = wait is None or interval(wait) != timedelta()
-        answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
+        slots = self._slots if waits else None
+        patience = float(getattr(self._pool, 'timeout', 30))
+        if slots and not await slots.take(patience):
+            raise PoolTimeout(f"couldn't wait for a lock after {patience:.2f} sec: others wait on as many connections as the pool has for them")
+        try:
+            answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
+        finally:
+            if slots:
+                slots.give()
         if answer.token is None or answer.lasts is None:
             raise errors.refused(key, answer)
         return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)

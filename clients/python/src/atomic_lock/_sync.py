@@ -77,6 +77,14 @@ class _Mailbox:
             return None
 
 
+class _Slots(threading.Semaphore):
+    async def take(self, seconds: float | None) -> bool:
+        return super().acquire(timeout=None if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX))
+
+    def give(self) -> None:
+        super().release()
+
+
 class _Job(threading.Thread):
     async def end(self, seconds: float | None = None) -> None:
         if self is not threading.current_thread():
@@ -85,6 +93,9 @@ class _Job(threading.Thread):
 
 class _Port:
     flag, wake, mailbox = _Flag, _Wake, _Mailbox
+
+    def slots(self, count: int) -> _Slots:
+        return _Slots(count)
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> _Job:
         job = _Job(target=run, args=(work,), name=name, daemon=True)
