@@ -267,6 +267,26 @@ class Scenarios(Base):
         await first.release()
         await (await second).release()
 
+    async def test_a_lease_with_a_longest_life(self):
+        """Once it cannot be extended, its heartbeats are not more frequent than others"""
+        await sql("ALTER ROLE desk SET atomic_lock.max_lifetime = '30 s'")
+        try:
+            locks = await self.open()
+            await locks.acquire(self.key, SECRET, ttl=30)
+            async with locks.resume(self.key, SECRET, ttl=60) as lock:
+                held, beats = lock.it if not self.is_async else lock, []
+                extend = held._extend
+
+                async def counted():
+                    beats.append(1)
+                    await extend()
+                held._extend = counted
+                await asyncio.sleep(.5)
+                self.assertIsNone(lock.lost)
+                self.assertLess(len(beats), 3)
+        finally:
+            await sql('ALTER ROLE desk RESET atomic_lock.max_lifetime')
+
     async def test_a_heartbeat_keeps_it(self):
         async with await self.locks.acquire(self.key, ttl=1) as lock:
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]

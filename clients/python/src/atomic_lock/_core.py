@@ -332,8 +332,7 @@ class Held:
             status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
             if lasts is not None:
                 self._until = asked + lasts
-                if status == 'extended':
-                    self._lasts = lasts
+                self._lasts = lasts
                 self._stirred.set()
             elif status in ('pending', 'denied'):
                 raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
@@ -358,7 +357,7 @@ class Held:
         """At a third of the lease, and three times in a tenth of it where something fails"""
         failed = False
         while not self._over.is_set():
-            if await self._again.wait(self._lasts / (30 if failed else 3)):
+            if await self._again.wait(max(self._lasts / (30 if failed else 3), .1)):
                 self._again.clear()  # the lease has another length, or is over
                 continue
             try:
