@@ -221,6 +221,9 @@ class Scenarios(Base):
         await lock.release()
         self.assertTrue(await free(self.key))
         self.assertIsNone(lock.lost)
+        with self.assertRaises(LockReleased):
+            async with lock:
+                self.fail('a block without its lock')
 
     async def test_modes(self):
         shared = [await self.locks.acquire(self.key, mode='shared', max_holders=2, holder=name) for name in ('a', 'b')]

@@ -208,10 +208,10 @@ class AsyncLock(_core.Held):
             self._cancelled = self._work.cancel()
 
     async def __aenter__(self) -> AsyncLock:
+        self._keep()
         self._work = asyncio.current_task()
         if self._work:
             self._cancelling = self._work.cancelling()
-        self._keep()
         return self
 
     async def __aexit__(self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

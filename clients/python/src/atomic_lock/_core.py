@@ -348,6 +348,10 @@ class Held:
 
     def _keep(self) -> None:
         """From now on, heartbeats keep it"""
+        if self._lost:
+            raise self._lost
+        if self._released:
+            raise errors.LockReleased(f'lock "{self.key}" was released before', key=self.key)
         if not self._jobs:
             self._jobs.append(self._port.start(self._beats(), f'heartbeat of lock {self.key}'))
             if self._watched or self._on_lost:
