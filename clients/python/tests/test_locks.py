@@ -589,6 +589,38 @@ class Scenarios(Base):
         self.assertEqual(await following, 'the end')
         await lock.release()
 
+    async def test_the_listener_asks_whether_the_server_is_there(self):
+        listener = (self.locks if self.is_async else self.locks.it)._listener
+        ear = self.locks.listen([self.key])
+        self.assertEqual((await anext(ear)).event, 'connected')
+        readable, pings = listener._port.readable, []
+        ping = listener._ping
+
+        async def impatient(connection, wake, seconds):
+            return await readable(connection, wake, .05 if seconds == 30 else seconds)
+
+        async def counted(connection, seconds=10):
+            pings.append(1)
+            await ping(connection, .2)
+        listener._port.readable, listener._ping = impatient, counted
+        second = self.locks.listen([self.key + '2'])  # wakes it
+        self.assertEqual((await anext(second)).event, 'connected')
+        async with asyncio.timeout(LIMIT):
+            while len(pings) < 3:
+                await asyncio.sleep(.01)
+        await sql('SELECT pg_notify(lock_channel(%s), %s)', self.key, json.dumps(
+            {'event': 'x', 'key': self.key, 'from': None, 'until': None, 'at': None}))
+        self.assertEqual((await anext(ear)).event, 'x')
+        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND (query LIKE 'LISTEN %%' OR query = '')")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(LIMIT):
+                self.assertEqual((await anext(ear)).event, 'connected')  # again
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        for each in ear, second:
+            await each.close()
+
     async def test_events_in_another_encoding(self):
         ear = (await self.open(f'{server.dsn} client_encoding=latin1')).listen([self.key + 'ä'])
         self.assertEqual((await anext(ear)).event, 'connected')

@@ -169,11 +169,11 @@ class _Port:
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return await psycopg.AsyncConnection.connect(conninfo, **options)
 
-    async def readable(self, connection: Any, wake: _Flag) -> None:
+    async def readable(self, connection: Any, wake: _Flag, seconds: float) -> bool:
         loop, socket = asyncio.get_running_loop(), connection.fileno()
         loop.add_reader(socket, wake.set)
         try:
-            await wake.wait(None)
+            return await wake.wait(seconds)
         finally:
             loop.remove_reader(socket)
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
 from psycopg_pool import PoolTimeout
 
@@ -103,7 +104,7 @@ class Port(Protocol):
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
-    async def readable(self, connection: Any, wake: Any) -> None: ...
+    async def readable(self, connection: Any, wake: Any, seconds: float) -> bool: ...  # False if nothing came for so long
     async def close(self, connection: Any) -> None: ...
 
 
@@ -568,6 +569,10 @@ class Ear:
             self._box = None
 
 
+# Of the connection that listens, where the conninfo says nothing else
+DEFAULTS = {'connect_timeout': 10, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3, 'tcp_user_timeout': 60000}
+
+
 class Listener:
     """One connection that listens for the whole application.  It is not from the pool"""
 
@@ -614,7 +619,8 @@ class Listener:
                 while not self._locks._closed.is_set():
                     await self._listen(connection)
                     pause = .1
-                    await self._port.readable(connection, self._wake)
+                    if not await self._port.readable(connection, self._wake, 30):
+                        await self._ping(connection)
                     connection.pgconn.consume_input()
                     while notify := connection.pgconn.notifies():
                         self._hear(notify.extra.decode(connection.info.encoding, 'replace'))
@@ -626,10 +632,27 @@ class Listener:
                 if connection is not None:
                     await self._port.close(connection)
 
+    async def _ping(self, connection: Any, seconds: float = 10) -> None:
+        """A connection whose other side has vanished is silent, too"""
+        end = now() + seconds
+        connection.pgconn.send_query(b'')
+        connection.pgconn.flush()
+        while True:
+            connection.pgconn.consume_input()
+            while not connection.pgconn.is_busy():
+                if connection.pgconn.get_result() is None:
+                    return
+            if now() >= end:
+                raise psycopg.OperationalError('the server does not answer')
+            self._wake.clear()  # _listen() comes next
+            await self._port.readable(connection, self._wake, end - now())
+
     async def _connect(self) -> Any:
         pool = self._locks._pool
         conninfo = pool.conninfo if self._conninfo is None else self._conninfo
-        connection = await self._port.connect(conninfo, {**(pool.kwargs if self._conninfo is None else {}), 'autocommit': True})
+        given = conninfo_to_dict(conninfo)
+        options = {name: value for name, value in DEFAULTS.items() if name not in given}
+        connection = await self._port.connect(conninfo, {**options, **(pool.kwargs if self._conninfo is None else {}), 'autocommit': True})
         (pid,) = await self._port.execute(connection, sql.SQL('SELECT pg_backend_pid()'), ())
         if self._conninfo is None and pid != connection.info.backend_pid:
             logger.warning('there is a pooler between us and the server; in transaction mode no event comes through it: '

@@ -39,7 +39,7 @@ class _Flag(threading.Event):
 
 
 class _Wake(_Flag):
-    """A flag that select() can wait for"""
+    """A flag that poll() can wait for"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,8 +137,13 @@ class _Port:
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return psycopg.connect(conninfo, **options)
 
-    async def readable(self, connection: Any, wake: _Wake) -> None:
-        select.select([connection, wake.heard], [], [])
+    async def readable(self, connection: Any, wake: _Wake, seconds: float) -> bool:
+        if not hasattr(select, 'poll'):  # on Windows
+            return bool(select.select([connection, wake.heard], [], [], max(seconds, 0))[0])
+        poll = select.poll()  # takes any descriptor
+        for each in connection, wake.heard:
+            poll.register(each, select.POLLIN)
+        return bool(poll.poll(max(seconds, 0) * 1000))
 
     async def close(self, connection: Any) -> None:
         connection.close()
