@@ -667,6 +667,28 @@ class Scenarios(Base):
         self.assertEqual(await one, 'done, too')
         self.assertTrue(await free(self.key))
 
+    async def test_a_leader_who_waits_over_an_outage(self):
+        """It waits on, however long that is"""
+        async def work(lock):
+            return 'led'
+        first = await self.locks.acquire(self.key, ttl=60)
+        others = await self.open(patience=0)
+        leader = self.start(others.lead(self.key, work, ttl=3))
+        await until('SELECT count(*) = 1 FROM lock_queue WHERE key = %s', self.key)
+        self.pool.timeout = .1
+        with self.assertLogs('atomic_lock', 'WARNING') as logs:
+            server.stop()
+            try:
+                async with asyncio.timeout(LIMIT):
+                    while not any('asks again' in line for line in logs.output):
+                        await asyncio.sleep(.01)
+            finally:
+                server.start()
+        self.assertFalse(leader.done())
+        await first.release()
+        async with asyncio.timeout(LIMIT):
+            self.assertEqual(await leader, 'led')
+
     async def test_close_ends_those_who_wait(self):
         lock = await self.locks.acquire(self.key, ttl=60)
         others = await self.open()

@@ -297,7 +297,7 @@ class AsyncLocks(_core.Core):
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
             async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = await line.acquired()
+                lock = await line._lead()
                 if lock is None:
                     return None
                 try:

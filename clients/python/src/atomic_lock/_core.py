@@ -513,6 +513,23 @@ class Line(Generic[L]):
                 return Turn('queued', self.key, place=place, holder=holder)
         return None
 
+    async def _lead(self) -> L | None:
+        """The lock, once it is our turn, however long there is no connection; None at the end"""
+        while True:
+            try:
+                while turn := await self._next():
+                    if turn.lock:
+                        return turn.lock
+                return None
+            except psycopg.Error as error:
+                if not (errors.may_pass(error) or isinstance(error, PoolTimeout)):
+                    raise
+                logger.warning('the line for lock "%s" asks again: %s', self.key, error)
+            except errors.LockError:
+                if not self._locks._closed.is_set():  # which gives calls up
+                    raise
+            await self._locks._closed.wait(random.uniform(.5, 1))
+
     async def _hear(self) -> Event | None:
         """The offer to us; None where it is time to ask without one"""
         end = now() + self._poll

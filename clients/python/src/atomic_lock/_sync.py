@@ -228,7 +228,7 @@ class Locks(_core.Core):
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
             with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = line.acquired()
+                lock = run(line._lead())
                 if lock is None:
                     return None
                 try:
