@@ -303,6 +303,22 @@ class Scenarios(Base):
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
 
+    async def test_extensions_follow_each_other(self):
+        """One that is asked for while a heartbeat is under way is the last"""
+        lock = await self.locks.acquire(self.key, ttl=60)
+        with psycopg.connect(server.dsn) as keeper:
+            keeper.execute('LOCK TABLE app_lock')
+            calls = [self.start(lock.extend(90))]
+            await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'")
+            calls.append(self.start(lock.extend(30)))
+            await asyncio.sleep(.2)
+            self.assertEqual(await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"), (1,))
+            keeper.rollback()
+        for call in calls:
+            await call
+        self.assertTrue((await sql("SELECT ttl_remaining <= '30 s' FROM lock_status(%s)", self.key))[0])
+        await lock.release()
+
     async def test_forced(self):
         """The heartbeat tells who and why"""
         told, tell = await self.event()

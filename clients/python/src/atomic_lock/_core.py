@@ -282,6 +282,7 @@ class Held:
         self._jobs: list[Job] = []
         self._released = False
         self._box: Mailbox | None = None  # of the line, which waits for the end of the lock
+        self._turn = self._port.slots(1)  # of the one call that extends
         self._stirred, self._again, self._over = self._port.flag(), self._port.flag(), self._port.flag()
 
     def __repr__(self) -> str:
@@ -322,6 +323,17 @@ class Held:
 
     async def _extend(self) -> None:
         """One heartbeat: sets the deadline, or `lost`, which it raises"""
+        while not self.lost:
+            if await self._turn.take(self._left()):  # the server sees the calls in the order of their values
+                try:
+                    await self._beat()
+                finally:
+                    self._turn.give()
+                break
+        if self._lost:
+            raise self._lost
+
+    async def _beat(self) -> None:
         asked = now()
 
         def values() -> Sequence[Any]:
@@ -329,18 +341,15 @@ class Held:
             asked = now()
             return (self.key, self.owner, interval(self._ttl))
 
-        if not self.lost:
-            status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
-            if lasts is not None:
-                self._until = asked + lasts
-                self._lasts = lasts
-                self._stirred.set()
-            elif status in ('pending', 'denied'):
-                raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
-            else:
-                self._lose(await self._lost_by(status))
-        if self._lost:
-            raise self._lost
+        status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
+        if lasts is not None:
+            self._until = asked + lasts
+            self._lasts = lasts
+            self._stirred.set()
+        elif status in ('pending', 'denied'):
+            raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
+        else:
+            self._lose(await self._lost_by(status))
 
     async def _extend_to(self, ttl: Seconds | None) -> None:
         self._ttl = self._ttl if ttl is None else ttl
