@@ -556,6 +556,20 @@ class Scenarios(Base):
             self.assertEqual([turn async for turn in turns], [])
         self.assertTrue(await free(self.key))
 
+    async def test_a_line_watches_the_clock(self):
+        """Of the lock that it has got, also where heartbeats get no answer; no event waits for it"""
+        async with self.locks.queue(self.key, ttl=2, poll=HOUR) as line:
+            turn = await anext(line)
+            self.assertEqual(turn.state, 'acquired')
+            core = self.locks if self.is_async else self.locks.it
+            self.assertEqual(set(core._listener._boxes.values()), {frozenset()})
+            with psycopg.connect(server.dsn) as keeper:
+                keeper.execute('LOCK TABLE app_lock')
+                async with asyncio.timeout(LIMIT / 2):
+                    turn = await anext(line)
+                self.assertEqual((turn.state, turn.lost.reason), ('lost', 'expired'))
+                keeper.rollback()
+
     async def test_leaves_the_line(self):
         first = await self.locks.acquire(self.key, ttl=60)
         async with self.locks.queue(self.key, poll=HOUR) as line:

@@ -124,6 +124,7 @@ class Event(NamedTuple):
 
 
 CLOSED = Event('closed', '')
+TIMER = 5  # seconds of a timer at most, since it stands still where the machine sleeps
 GRACE = 2  # seconds for the last call of a lock whose lease is over
 
 
@@ -495,13 +496,14 @@ class Line(Generic[L]):
         if self._box is None and not self._ended:
             self._box = self._locks._listener.subscribe([self.key])
         while self._lock and not self._ended:
+            lost = self._lock.lost
             if self._lock._over.is_set() or self._locks._closed.is_set():
                 self._ended = True
-                if self._lock._lost and not self._lock._released:
+                if lost and not self._lock._released:
                     self._lock._released = True
-                    return Turn('lost', self.key, lost=self._lock._lost)
+                    return Turn('lost', self.key, lost=lost)
             elif self._box:
-                await self._box.get(None)
+                await self._box.get(min(self._lock._until - now(), TIMER))
         while not (self._ended or self._locks._closed.is_set()):
             if self._shown and (event := await self._hear()):
                 self._shown = None
@@ -514,6 +516,8 @@ class Line(Generic[L]):
                 self._lock = lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
                                                'exclusive', self._on_lost)
                 lock._box = self._box
+                if self._box:
+                    self._locks._listener.mute(self._box)
                 lock._keep()
                 return Turn('acquired', self.key, lock=lock)
             seen, self._ticket = self._shown, ticket
@@ -620,6 +624,13 @@ class Listener:
                 self._job = self._port.start(self._run(), 'listener of locks')
         self._wake.set()
         return box
+
+    def mute(self, box: Mailbox) -> None:
+        """From now on, only the end comes"""
+        with self._mutex:
+            if box in self._boxes:
+                self._boxes[box] = frozenset()
+        self._wake.set()
 
     def unsubscribe(self, box: Mailbox) -> None:
         with self._mutex:
