@@ -521,6 +521,20 @@ class Scenarios(Base):
             await closing
         await other.release()
 
+    async def test_assert_needs_no_other_connection(self):
+        """Not for the first statement of the application either"""
+        lock = await self.locks.acquire(self.key, SECRET, ttl=60)
+        locks = await self.open(size=1)
+        self.pool.timeout = .1
+        again = locks.resume(self.key, SECRET, lock.fencing_token)
+        if self.is_async:
+            async with self.pool.connection() as connection:
+                await again.assert_(connection)
+        else:
+            with self.pool.connection() as connection:
+                await again.assert_(connection)
+        await lock.release()
+
     async def test_from_request_to_request(self):
         lock = await self.locks.acquire(self.key, SECRET, ttl=60)
         again = self.locks.resume(self.key, SECRET, lock.fencing_token, ttl=90)

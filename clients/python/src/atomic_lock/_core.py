@@ -180,12 +180,12 @@ class Core:
         self._closed = port.flag()
         self._listener = Listener(self, listen)
 
-    async def _sql(self, text: str) -> sql.Composed:
-        return sql.SQL(text).format(schema=sql.Identifier(self._schema or await self._look()))
+    async def _sql(self, text: str, connection: Any = None) -> sql.Composed:
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema or await self._look(connection)))
 
-    async def _look(self) -> str:
-        """The schema of the extension, if that is there and new enough"""
-        database, version, schema = await self._port.row(self._pool, LOOK, (), [])
+    async def _look(self, connection: Any) -> str:
+        """The schema of the extension, if that is there and new enough.  By this connection, or one of the pool"""
+        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, (), []))
         if version is None:
             raise errors.ExtensionError(f'database "{database}" has no extension atomic_lock',
                                         hint='Say CREATE EXTENSION atomic_lock, as the owner of the database.')
@@ -450,8 +450,8 @@ class Held:
         if connection.autocommit and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise errors.LockError(f'lock "{self.key}" is asserted outside of a transaction, where that would be over at once', key=self.key)
         token = None if self.fencing_token is None else str(self.fencing_token)
-        query = await self._locks._sql(ASSERT)
         try:
+            query = await self._locks._sql(ASSERT, connection)
             await self._port.execute(connection, PRESENT, (self.owner, token))
             await self._port.execute(connection, query, (self.key,))
         except psycopg.Error as error:
@@ -703,7 +703,7 @@ class Listener:
             wanted = {key for keys in self._boxes.values() for key in keys}
         for key in wanted - self._heard.keys():
             try:
-                (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL), (key,))
+                (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL, connection), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
             except psycopg.OperationalError:
                 raise
