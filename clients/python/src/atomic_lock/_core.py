@@ -619,7 +619,10 @@ class Listener:
         with self._mutex:
             self._boxes[box] = wanted = frozenset(keys)
             for key in wanted & self._heard.keys():
-                box.put(Event('connected', key))
+                if self._heard[key]:
+                    box.put(Event('connected', key))
+                else:
+                    del self._heard[key]  # it was denied, which may be over
             if self._job is None:
                 self._job = self._port.start(self._run(), 'listener of locks')
         self._wake.set()
@@ -701,21 +704,23 @@ class Listener:
         self._wake.clear()
         with self._mutex:
             wanted = {key for keys in self._boxes.values() for key in keys}
-        for key in wanted - self._heard.keys():
+            new, old = wanted - self._heard.keys(), self._heard.keys() - wanted
+        for key in new:
+            answer: Any = Event('connected', key)
             try:
                 (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL, connection), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
             except psycopg.OperationalError:
                 raise
             except psycopg.Error as error:
-                channel = None
-                self._post(key, errors.translate(error, key))
+                channel, answer = None, errors.translate(error, key)
             with self._mutex:
                 self._heard[key] = channel
+            self._post(key, answer)
+        for key in old:
+            with self._mutex:
+                channel = self._heard.pop(key, None)
             if channel:
-                self._post(key, Event('connected', key))
-        for key in self._heard.keys() - wanted:
-            if channel := self._heard.pop(key):
                 await self._port.execute(connection, sql.SQL('UNLISTEN {}').format(sql.Identifier(channel)), ())
 
     def _hear(self, payload: str) -> None:
