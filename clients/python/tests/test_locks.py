@@ -644,7 +644,7 @@ class Scenarios(Base):
             return await readable(connection, wake, .05 if seconds == 30 else seconds)
 
         async def counted(connection, seconds=10):
-            pings.append(1)
+            pings.append(connection.info.backend_pid)
             await ping(connection, .2)
         listener._port.readable, listener._ping = impatient, counted
         second = self.locks.listen([self.key + '2'])  # wakes it
@@ -653,9 +653,9 @@ class Scenarios(Base):
             while len(pings) < 3:
                 await asyncio.sleep(.01)
         await sql('SELECT pg_notify(lock_channel(%s), %s)', self.key, json.dumps(
-            {'event': 'x', 'key': self.key, 'from': None, 'until': None, 'at': None}))
+            {'event': 'x', 'key': self.key, 'from': None, 'until': None, 'at': None, 'of a newer server': 1}))
         self.assertEqual((await anext(ear)).event, 'x')
-        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND (query LIKE 'LISTEN %%' OR query = '')")
+        pid = pings[-1]
         os.kill(pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(LIMIT):
@@ -664,6 +664,21 @@ class Scenarios(Base):
             os.kill(pid, signal.SIGCONT)
         for each in ear, second:
             await each.close()
+
+    async def test_a_pool_with_a_function_for_its_conninfo(self):
+        """Newer psycopg_pools allow that"""
+        conninfo, kwargs = self.pool.conninfo, self.pool.kwargs
+
+        async def later():
+            return conninfo
+        self.pool.conninfo, self.pool.kwargs = later if self.is_async else lambda: conninfo, lambda: kwargs
+        ear = self.locks.listen([self.key])
+        try:
+            async with asyncio.timeout(LIMIT):
+                self.assertEqual((await anext(ear)).event, 'connected')
+        finally:
+            self.pool.conninfo, self.pool.kwargs = conninfo, kwargs
+        await ear.close()
 
     async def test_events_in_another_encoding(self):
         ear = (await self.open(f'{server.dsn} client_encoding=latin1')).listen([self.key + 'ä'])

@@ -166,6 +166,10 @@ class _Port:
             await cursor.execute(query, values, prepare=False)
             return await cursor.fetchone() if cursor.description else None
 
+    async def value(self, it: Any) -> Any:
+        it = it() if callable(it) else it
+        return await it if isinstance(it, Awaitable) else it
+
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return await psycopg.AsyncConnection.connect(conninfo, **options)
 

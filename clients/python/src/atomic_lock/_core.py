@@ -102,6 +102,7 @@ class Port(Protocol):
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
     async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
+    async def value(self, it: Any) -> Any: ...  # which may be a function
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
     async def readable(self, connection: Any, wake: Any, seconds: float) -> bool: ...  # False if nothing came for so long
@@ -136,7 +137,7 @@ def parse(payload: str) -> Event:
         raise ValueError('its key or event is no text')
     for name in 'until', 'at':
         what[name] = what[name] and datetime.fromisoformat(what[name])
-    return Event(**what)
+    return Event(**{name: what[name] for name in Event._fields if name in what})  # a newer server may tell more
 
 
 class Grant(NamedTuple):
@@ -689,10 +690,11 @@ class Listener:
 
     async def _connect(self) -> Any:
         pool = self._locks._pool
-        conninfo = pool.conninfo if self._conninfo is None else self._conninfo
+        conninfo, kwargs = (pool.conninfo, pool.kwargs) if self._conninfo is None else (self._conninfo, {})
+        conninfo, kwargs = await self._port.value(conninfo), await self._port.value(kwargs)
         given = conninfo_to_dict(conninfo)
         options = {name: value for name, value in DEFAULTS.items() if name not in given}
-        connection = await self._port.connect(conninfo, {**options, **(pool.kwargs if self._conninfo is None else {}), 'autocommit': True})
+        connection = await self._port.connect(conninfo, {**options, **(kwargs or {}), 'autocommit': True})
         (pid,) = await self._port.execute(connection, sql.SQL('SELECT pg_backend_pid()'), ())
         if self._conninfo is None and pid != connection.info.backend_pid:
             logger.warning('there is a pooler between us and the server; in transaction mode no event comes through it: '

@@ -134,6 +134,9 @@ class _Port:
             cursor.execute(query, values, prepare=False)
             return cursor.fetchone() if cursor.description else None
 
+    async def value(self, it: Any) -> Any:
+        return it() if callable(it) else it
+
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return psycopg.connect(conninfo, **options)
 
