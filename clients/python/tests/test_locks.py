@@ -1032,6 +1032,9 @@ class Errors(unittest.TestCase):
             ours = translate(error.exception, 'some key')
             self.assertEqual((ours.sqlstate, getattr(ours, 'reason', None), ours.key, ours.detail is not None), (state, reason, 'some key', True))
         server.sql("SELECT lock_release('mine', 'me')")
+        with self.assertRaises(psycopg.Error) as error:  # one of an application's own
+            server.sql("DO $$BEGIN RAISE deadlock_detected; END$$")
+        self.assertIs(translate(error.exception), error.exception)
 
     def test_keys_are_those_of_the_server(self):
         for parts in ('order', 42), ('file', 'C:\\temp', 'a:b'), ('', ''), ('ä',):
