@@ -225,6 +225,13 @@ class Scenarios(Base):
             async with lock:
                 self.fail('a block without its lock')
 
+    async def test_an_empty_owner(self):
+        """It is a mistake, and not the wish for a new one"""
+        with self.assertRaises(ValueError):
+            await self.locks.acquire(self.key, '')
+        with self.assertRaises(ValueError):
+            self.locks.queue(self.key, '')
+
     async def test_modes(self):
         shared = [await self.locks.acquire(self.key, mode='shared', max_holders=2, holder=name) for name in ('a', 'b')]
         with self.assertRaises(LockHeld) as held:
@@ -892,6 +899,17 @@ class Async(Scenarios):
         await first.release()
         self.assertTrue(await free(self.key))
         await (await self.locks.acquire(self.key)).release()  # the pool has its connections
+
+    async def test_a_task_of_its_own(self):
+        """acquire() is a coroutine"""
+        lock = await asyncio.create_task(self.locks.acquire(self.key, ttl=60))
+        waiting = asyncio.create_task(self.locks.acquire(self.key, wait=60))
+        await waits(self.key)
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        await lock.release()
+        self.assertTrue(await free(self.key))
 
     async def test_cancelled_in_the_commit(self):
         """A grant whose answer was lost is given back"""

@@ -224,7 +224,7 @@ class AsyncLock(_core.Held):
         await self._leave(error, ours)
 
 
-class Acquiring(Awaitable[AsyncLock]):
+class Acquiring(Coroutine[Any, Any, AsyncLock]):
     """The result of acquire() and lock()"""
 
     def __init__(self, work: Coroutine[Any, Any, AsyncLock]):
@@ -232,6 +232,15 @@ class Acquiring(Awaitable[AsyncLock]):
 
     def __await__(self) -> Generator[Any, None, AsyncLock]:
         return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
 
     async def __aenter__(self) -> AsyncLock:
         self._lock = await self

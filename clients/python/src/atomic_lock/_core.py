@@ -52,7 +52,9 @@ class Owner(str):
     @classmethod
     def of(cls, owner: str | None) -> Owner:
         """A new owner, if the caller has none: with an owner, a call whose answer was lost can be repeated"""
-        return cls(owner or uuid.uuid4())
+        if owner == '':
+            raise ValueError('an owner must not be empty')
+        return cls(uuid.uuid4() if owner is None else owner)
 
 
 def lock_key(*parts: str | int | uuid.UUID) -> str:
