@@ -326,6 +326,24 @@ class Scenarios(Base):
         self.assertTrue((await sql("SELECT ttl_remaining <= '30 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
 
+    async def test_a_machine_that_was_suspended(self):
+        """Its timers stand still meanwhile, and the clock does not"""
+        core = atomic_lock._core
+        told, tell = await self.event()
+        clock, timer = core.now, core.TIMER
+        core.TIMER = .2
+        try:
+            lock = await self.locks.acquire(self.key, ttl=HOUR, on_lost=tell)
+            with self.assertRaises(LockExpired):
+                async with lock:
+                    core.now = lambda: clock() + 2 * HOUR
+                    async with asyncio.timeout(LIMIT):
+                        await asyncio.shield(told)
+                        if self.is_async:
+                            await asyncio.Event().wait()  # is cancelled
+        finally:
+            core.now, core.TIMER = clock, timer
+
     async def test_forced(self):
         """The heartbeat tells who and why"""
         told, tell = await self.event()

@@ -373,10 +373,14 @@ class Held:
 
     async def _beats(self) -> None:
         """At a third of the lease, and three times in a tenth of it where something fails"""
-        failed = False
+        failed, since = False, now()
         while not self._over.is_set():
-            if await self._again.wait(max(self._lasts / (30 if failed else 3), .1)):
+            due = since + max(self._lasts / (30 if failed else 3), .1)
+            if await self._again.wait(min(max(due - now(), 0), TIMER)):
                 self._again.clear()  # the lease has another length, or is over
+                since = now()
+                continue
+            if now() < due:
                 continue
             try:
                 await self._extend()
@@ -386,11 +390,12 @@ class Held:
             except (psycopg.Error, errors.LockError) as error:
                 failed = True
                 logger.warning('heartbeat of lock "%s": %s', self.key, error)
+            since = now()
 
     async def _watch(self) -> None:
         """Apart from the heartbeat, which may get no answer"""
         while not self.lost:
-            await self._stirred.wait(self._until - now())
+            await self._stirred.wait(min(self._until - now(), TIMER))
             if self._released:
                 return
             self._stirred.clear()
