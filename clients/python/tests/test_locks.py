@@ -33,7 +33,7 @@ import unittest
 from datetime import timedelta
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 import atomic_lock
 from atomic_lock import (AsyncLocks, ExtensionError, LockAlreadyHeld, LockDenied, LockError, LockExpired, LockForced, LockHeld,
@@ -221,6 +221,16 @@ class Scenarios(Base):
         await lock.release()
         self.assertTrue(await free(self.key))
         self.assertIsNone(lock.lost)
+        with self.assertRaises(LockReleased):
+            async with lock:
+                self.fail('a block without its lock')
+
+    async def test_an_empty_owner(self):
+        """It is a mistake, and not the wish for a new one"""
+        with self.assertRaises(ValueError):
+            await self.locks.acquire(self.key, '')
+        with self.assertRaises(ValueError):
+            self.locks.queue(self.key, '')
 
     async def test_modes(self):
         shared = [await self.locks.acquire(self.key, mode='shared', max_holders=2, holder=name) for name in ('a', 'b')]
@@ -245,6 +255,48 @@ class Scenarios(Base):
         self.assertTrue((await sql("SELECT ttl_remaining > '50 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
 
+    async def test_those_who_wait_leave_a_connection(self):
+        """To the one who releases"""
+        locks = await self.open(size=2)
+        first = await locks.acquire(self.key, ttl=60)
+        others = [self.start(locks.acquire(self.key, ttl=60, wait=60)) for _ in range(3)]
+        await waits(self.key)
+        async with asyncio.timeout(LIMIT / 4):
+            await first.extend()
+            await first.release()
+            while others:
+                done, others = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    await (await each).release()
+        first = await locks.acquire(self.key, ttl=60)
+        second = self.start(locks.acquire(self.key, ttl=60, wait=60))
+        await waits(self.key)
+        self.pool.timeout = .1
+        with self.assertRaises(PoolTimeout):
+            await locks.acquire(self.key, ttl=60, wait=60)
+        await first.release()
+        await (await second).release()
+
+    async def test_a_lease_with_a_longest_life(self):
+        """Once it cannot be extended, its heartbeats are not more frequent than others"""
+        await sql("ALTER ROLE desk SET atomic_lock.max_lifetime = '30 s'")
+        try:
+            locks = await self.open()
+            await locks.acquire(self.key, SECRET, ttl=30)
+            async with locks.resume(self.key, SECRET, ttl=60) as lock:
+                held, beats = lock.it if not self.is_async else lock, []
+                extend = held._extend
+
+                async def counted():
+                    beats.append(1)
+                    await extend()
+                held._extend = counted
+                await asyncio.sleep(.5)
+                self.assertIsNone(lock.lost)
+                self.assertLess(len(beats), 3)
+        finally:
+            await sql('ALTER ROLE desk RESET atomic_lock.max_lifetime')
+
     async def test_a_heartbeat_keeps_it(self):
         async with await self.locks.acquire(self.key, ttl=1) as lock:
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
@@ -257,6 +309,40 @@ class Scenarios(Base):
             await lock.extend(1)
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
+
+    async def test_extensions_follow_each_other(self):
+        """One that is asked for while a heartbeat is under way is the last"""
+        lock = await self.locks.acquire(self.key, ttl=60)
+        with psycopg.connect(server.dsn) as keeper:
+            keeper.execute('LOCK TABLE app_lock')
+            calls = [self.start(lock.extend(90))]
+            await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'")
+            calls.append(self.start(lock.extend(30)))
+            await asyncio.sleep(.2)
+            self.assertEqual(await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"), (1,))
+            keeper.rollback()
+        for call in calls:
+            await call
+        self.assertTrue((await sql("SELECT ttl_remaining <= '30 s' FROM lock_status(%s)", self.key))[0])
+        await lock.release()
+
+    async def test_a_machine_that_was_suspended(self):
+        """Its timers stand still meanwhile, and the clock does not"""
+        core = atomic_lock._core
+        told, tell = await self.event()
+        clock, timer = core.now, core.TIMER
+        core.TIMER = .2
+        try:
+            lock = await self.locks.acquire(self.key, ttl=HOUR, on_lost=tell)
+            with self.assertRaises(LockExpired):
+                async with lock:
+                    core.now = lambda: clock() + 2 * HOUR
+                    async with asyncio.timeout(LIMIT):
+                        await asyncio.shield(told)
+                        if self.is_async:
+                            await asyncio.Event().wait()  # is cancelled
+        finally:
+            core.now, core.TIMER = clock, timer
 
     async def test_forced(self):
         """The heartbeat tells who and why"""
@@ -308,6 +394,39 @@ class Scenarios(Base):
                     await lock.__aexit__(None, None, None)
         self.assertEqual((await told).reason, 'expired')
         self.assertEqual(lock.lost.reason, 'expired')
+
+    async def test_an_outage_that_outlives_the_lease(self):
+        """The end of the block raises the loss, and not the error of the connection"""
+        lock = await self.locks.acquire(self.key, ttl=1)
+        self.pool.timeout = .5
+        try:
+            with self.assertLogs('atomic_lock', 'WARNING'), self.assertRaises(LockExpired) as expired:
+                async with lock:
+                    server.stop()
+                    async with asyncio.timeout(LIMIT):
+                        while not lock.lost:
+                            await asyncio.sleep(.01)
+            self.assertIs(expired.exception, lock.lost)
+            await lock.release()  # there is nothing to do
+        finally:
+            server.start()
+
+    async def test_a_server_that_falls_silent(self):
+        """It keeps nobody in the block: neither the heartbeat that hangs nor the release"""
+        locks = await self.open(size=1)
+        lock = await locks.acquire(self.key, ttl=1)
+        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'COMMIT%%' ORDER BY state_change DESC LIMIT 1")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(12):
+                with self.assertRaises(LockExpired):
+                    async with lock:
+                        if self.is_async:
+                            await asyncio.Event().wait()  # is cancelled
+                        while not lock.lost:
+                            await asyncio.sleep(.01)
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
@@ -427,6 +546,20 @@ class Scenarios(Base):
             await closing
         await other.release()
 
+    async def test_assert_needs_no_other_connection(self):
+        """Not for the first statement of the application either"""
+        lock = await self.locks.acquire(self.key, SECRET, ttl=60)
+        locks = await self.open(size=1)
+        self.pool.timeout = .1
+        again = locks.resume(self.key, SECRET, lock.fencing_token)
+        if self.is_async:
+            async with self.pool.connection() as connection:
+                await again.assert_(connection)
+        else:
+            with self.pool.connection() as connection:
+                await again.assert_(connection)
+        await lock.release()
+
     async def test_from_request_to_request(self):
         lock = await self.locks.acquire(self.key, SECRET, ttl=60)
         again = self.locks.resume(self.key, SECRET, lock.fencing_token, ttl=90)
@@ -462,6 +595,20 @@ class Scenarios(Base):
             self.assertEqual([turn async for turn in turns], [])
         self.assertTrue(await free(self.key))
 
+    async def test_a_line_watches_the_clock(self):
+        """Of the lock that it has got, also where heartbeats get no answer; no event waits for it"""
+        async with self.locks.queue(self.key, ttl=2, poll=HOUR) as line:
+            turn = await anext(line)
+            self.assertEqual(turn.state, 'acquired')
+            core = self.locks if self.is_async else self.locks.it
+            self.assertEqual(set(core._listener._boxes.values()), {frozenset()})
+            with psycopg.connect(server.dsn) as keeper:
+                keeper.execute('LOCK TABLE app_lock')
+                async with asyncio.timeout(LIMIT / 2):
+                    turn = await anext(line)
+                self.assertEqual((turn.state, turn.lost.reason), ('lost', 'expired'))
+                keeper.rollback()
+
     async def test_leaves_the_line(self):
         first = await self.locks.acquire(self.key, ttl=60)
         async with self.locks.queue(self.key, poll=HOUR) as line:
@@ -496,7 +643,9 @@ class Scenarios(Base):
         event = await anext(ear)
         self.assertEqual((event.event, event.key, event.holder, event.fencing_token, event.by), ('acquired', self.key, 'Ann', None, 'desk'))
         await sql('SELECT lock_drop_policy(%s)', self.key)
-        await sql("SELECT pg_notify(lock_channel(%s), 'no event')", self.key)
+        lacks = {'event': 'x', 'from': None, 'until': None, 'at': None}
+        for payload in 'no event', '[' * 5000, json.dumps({**lacks, 'key': []}), json.dumps({**lacks, 'key': self.key, 'event': []}), '\xe4':
+            await sql("SELECT pg_notify(lock_channel(%s), %s)", self.key, payload)
         await sql('SELECT lock_ask(%s, %s)', self.key, 'please')
         event = await anext(ear)
         self.assertEqual((event.event, event.key, event.holder, event.fencing_token, event.by, event.reason),
@@ -508,6 +657,65 @@ class Scenarios(Base):
             await each.close()
         self.assertEqual(await following, 'the end')
         await lock.release()
+
+    async def test_the_listener_asks_whether_the_server_is_there(self):
+        listener = (self.locks if self.is_async else self.locks.it)._listener
+        ear = self.locks.listen([self.key])
+        self.assertEqual((await anext(ear)).event, 'connected')
+        readable, pings = listener._port.readable, []
+        ping = listener._ping
+
+        async def impatient(connection, wake, seconds):
+            return await readable(connection, wake, .05 if seconds == 30 else seconds)
+
+        async def counted(connection, seconds=10):
+            pings.append(connection.info.backend_pid)
+            await ping(connection, .2)
+        listener._port.readable, listener._ping = impatient, counted
+        second = self.locks.listen([self.key + '2'])  # wakes it
+        self.assertEqual((await anext(second)).event, 'connected')
+        async with asyncio.timeout(LIMIT):
+            while len(pings) < 3:
+                await asyncio.sleep(.01)
+        await sql('SELECT pg_notify(lock_channel(%s), %s)', self.key, json.dumps(
+            {'event': 'x', 'key': self.key, 'from': None, 'until': None, 'at': None, 'of a newer server': 1}))
+        self.assertEqual((await anext(ear)).event, 'x')
+        pid = pings[-1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(LIMIT):
+                self.assertEqual((await anext(ear)).event, 'connected')  # again
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        for each in ear, second:
+            await each.close()
+
+    async def test_a_pool_with_a_function_for_its_conninfo(self):
+        """Newer psycopg_pools allow that"""
+        conninfo, kwargs = self.pool.conninfo, self.pool.kwargs
+
+        async def later():
+            return conninfo
+        self.pool.conninfo, self.pool.kwargs = later if self.is_async else lambda: conninfo, lambda: kwargs
+        ear = self.locks.listen([self.key])
+        try:
+            async with asyncio.timeout(LIMIT):
+                self.assertEqual((await anext(ear)).event, 'connected')
+        finally:
+            self.pool.conninfo, self.pool.kwargs = conninfo, kwargs
+        await ear.close()
+
+    async def test_events_in_another_encoding(self):
+        ear = (await self.open(f'{server.dsn} client_encoding=latin1')).listen([self.key + 'ä'])
+        self.assertEqual((await anext(ear)).event, 'connected')
+        await sql("SELECT pg_notify(lock_channel(%s), 'ä')", self.key + 'ä')
+        lock = await self.locks.acquire(self.key + 'ä', ttl=60)
+        await sql('SELECT lock_ask(%s, %s)', self.key + 'ä', 'bitte schön')
+        async with asyncio.timeout(LIMIT):
+            event = await anext(ear)
+        self.assertEqual((event.event, event.key, event.reason), ('asked', self.key + 'ä', 'bitte schön'))
+        await lock.release()
+        await ear.close()
 
     async def test_leaders(self):
         """One at a time; a leader that is cut off starts again"""
@@ -542,6 +750,28 @@ class Scenarios(Base):
         go.set_result('done, too')
         self.assertEqual(await one, 'done, too')
         self.assertTrue(await free(self.key))
+
+    async def test_a_leader_who_waits_over_an_outage(self):
+        """It waits on, however long that is"""
+        async def work(lock):
+            return 'led'
+        first = await self.locks.acquire(self.key, ttl=60)
+        others = await self.open(patience=0)
+        leader = self.start(others.lead(self.key, work, ttl=3))
+        await until('SELECT count(*) = 1 FROM lock_queue WHERE key = %s', self.key)
+        self.pool.timeout = .1
+        with self.assertLogs('atomic_lock', 'WARNING') as logs:
+            server.stop()
+            try:
+                async with asyncio.timeout(LIMIT):
+                    while not any('asks again' in line for line in logs.output):
+                        await asyncio.sleep(.01)
+            finally:
+                server.start()
+        self.assertFalse(leader.done())
+        await first.release()
+        async with asyncio.timeout(LIMIT):
+            self.assertEqual(await leader, 'led')
 
     async def test_close_ends_those_who_wait(self):
         lock = await self.locks.acquire(self.key, ttl=60)
@@ -648,8 +878,14 @@ class Scenarios(Base):
         await sql("SELECT lock_set_policy('reserved:', roles => '{postgres}'), lock_set_policy('quota:', max_keys_per_role => 1)")
         with self.assertRaises(LockDenied):
             await self.locks.acquire('reserved:1')
-        with self.assertRaises(LockDenied):
-            await anext(self.locks.listen(['reserved:1']))
+        for _ in range(2):
+            ear = self.locks.listen(['reserved:1'])  # and goes on
+            with self.assertRaises(LockDenied):
+                async with asyncio.timeout(LIMIT):
+                    await anext(ear)
+        await sql("SELECT lock_drop_policy('reserved:')")
+        async with asyncio.timeout(LIMIT):
+            self.assertEqual((await anext(self.locks.listen(['reserved:1']))).event, 'connected')
         async with await self.locks.acquire('quota:1'):
             with self.assertRaises(LockQuota):
                 await self.locks.acquire('quota:2')
@@ -681,6 +917,17 @@ class Async(Scenarios):
         await first.release()
         self.assertTrue(await free(self.key))
         await (await self.locks.acquire(self.key)).release()  # the pool has its connections
+
+    async def test_a_task_of_its_own(self):
+        """acquire() is a coroutine"""
+        lock = await asyncio.create_task(self.locks.acquire(self.key, ttl=60))
+        waiting = asyncio.create_task(self.locks.acquire(self.key, wait=60))
+        await waits(self.key)
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        await lock.release()
+        self.assertTrue(await free(self.key))
 
     async def test_cancelled_in_the_commit(self):
         """A grant whose answer was lost is given back"""
@@ -821,6 +1068,9 @@ class Errors(unittest.TestCase):
             ours = translate(error.exception, 'some key')
             self.assertEqual((ours.sqlstate, getattr(ours, 'reason', None), ours.key, ours.detail is not None), (state, reason, 'some key', True))
         server.sql("SELECT lock_release('mine', 'me')")
+        with self.assertRaises(psycopg.Error) as error:  # one of an application's own
+            server.sql("DO $$BEGIN RAISE deadlock_detected; END$$")
+        self.assertIs(translate(error.exception), error.exception)
 
     def test_keys_are_those_of_the_server(self):
         for parts in ('order', 42), ('file', 'C:\\temp', 'a:b'), ('', ''), ('ä',):

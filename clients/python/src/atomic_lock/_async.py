@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -45,18 +44,34 @@ class _Mailbox:
             return None
 
 
+class _Slots(asyncio.Semaphore):
+    async def take(self, seconds: float | None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await super().acquire()
+        except TimeoutError:
+            return False
+
+    def give(self) -> None:
+        super().release()
+
+
 class _Job:
     def __init__(self, task: asyncio.Task[None]):
         self._task = task
 
-    async def end(self) -> None:
+    async def end(self, seconds: float | None = None) -> None:
         if self._task is not asyncio.current_task():
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=seconds)
+            self._task.cancel()
 
 
 class _Port:
     flag = wake = _Flag
     mailbox = _Mailbox
+
+    def slots(self, count: int) -> _Slots:
+        return _Slots(count)
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself has weak references
@@ -81,6 +96,15 @@ class _Port:
         if cancelled:
             self._forget(task)
             raise cancelled
+        return task.result()
+
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+        task = self._task(work)
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            task.cancel()  # which takes a while itself
+            self._forget(task)
+            raise TimeoutError
         return task.result()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -122,9 +146,17 @@ class _Port:
     async def _cancel(self, task: asyncio.Task[Any], at: list[Any]) -> None:
         """Ends what runs on the server.  Again and again, since it may be between two statements.  Without a
         connection there is nothing to wait for: once the task has one, it gives it back"""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 2
         while at and not task.done():
-            with contextlib.suppress(psycopg.Error):
-                await asyncio.to_thread(at[0].cancel)
+            connection = at[0]
+            if loop.time() >= end:  # nobody is there
+                await connection.close()
+                task.cancel()
+                break
+            asking = self._task(asyncio.to_thread(connection.cancel))
+            self._forget(asking)
+            await asyncio.wait([asking], timeout=end - loop.time())
             await asyncio.wait([task], timeout=.1)
         self._forget(task)
 
@@ -134,14 +166,18 @@ class _Port:
             await cursor.execute(query, values, prepare=False)
             return await cursor.fetchone() if cursor.description else None
 
+    async def value(self, it: Any) -> Any:
+        it = it() if callable(it) else it
+        return await it if isinstance(it, Awaitable) else it
+
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return await psycopg.AsyncConnection.connect(conninfo, **options)
 
-    async def readable(self, connection: Any, wake: _Flag) -> None:
+    async def readable(self, connection: Any, wake: _Flag, seconds: float) -> bool:
         loop, socket = asyncio.get_running_loop(), connection.fileno()
         loop.add_reader(socket, wake.set)
         try:
-            await wake.wait(None)
+            return await wake.wait(seconds)
         finally:
             loop.remove_reader(socket)
 
@@ -176,10 +212,10 @@ class AsyncLock(_core.Held):
             self._cancelled = self._work.cancel()
 
     async def __aenter__(self) -> AsyncLock:
+        self._keep()
         self._work = asyncio.current_task()
         if self._work:
             self._cancelling = self._work.cancelling()
-        self._keep()
         return self
 
     async def __aexit__(self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -188,7 +224,7 @@ class AsyncLock(_core.Held):
         await self._leave(error, ours)
 
 
-class Acquiring(Awaitable[AsyncLock]):
+class Acquiring(Coroutine[Any, Any, AsyncLock]):
     """The result of acquire() and lock()"""
 
     def __init__(self, work: Coroutine[Any, Any, AsyncLock]):
@@ -196,6 +232,15 @@ class Acquiring(Awaitable[AsyncLock]):
 
     def __await__(self) -> Generator[Any, None, AsyncLock]:
         return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
 
     async def __aenter__(self) -> AsyncLock:
         self._lock = await self
@@ -265,7 +310,7 @@ class AsyncLocks(_core.Core):
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
             async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = await line.acquired()
+                lock = await line._lead()
                 if lock is None:
                     return None
                 try:

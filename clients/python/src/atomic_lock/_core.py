@@ -21,7 +21,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
+from psycopg_pool import PoolTimeout
 
 from . import errors
 from ._version import VERSION
@@ -50,7 +52,9 @@ class Owner(str):
     @classmethod
     def of(cls, owner: str | None) -> Owner:
         """A new owner, if the caller has none: with an owner, a call whose answer was lost can be repeated"""
-        return cls(owner or uuid.uuid4())
+        if owner == '':
+            raise ValueError('an owner must not be empty')
+        return cls(uuid.uuid4() if owner is None else owner)
 
 
 def lock_key(*parts: str | int | uuid.UUID) -> str:
@@ -80,20 +84,30 @@ class Mailbox(Protocol):
     async def get(self, seconds: float | None) -> Any: ...  # None if nothing comes for so long
 
 
+class Slots(Protocol):
+    """A semaphore of threading or asyncio"""
+
+    async def take(self, seconds: float | None) -> bool: ...  # False if there was none for so long
+    def give(self) -> None: ...
+
+
 class Job(Protocol):
-    async def end(self) -> None: ...
+    async def end(self, seconds: float | None = None) -> None: ...  # waits for it, and no longer than this
 
 
 class Port(Protocol):
     def flag(self) -> Flag: ...
     def wake(self) -> Any: ...  # a flag for readable(), and close()
     def mailbox(self) -> Mailbox: ...
+    def slots(self, count: int) -> Slots: ...
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
+    async def value(self, it: Any) -> Any: ...  # which may be a function
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
-    async def readable(self, connection: Any, wake: Any) -> None: ...
+    async def readable(self, connection: Any, wake: Any, seconds: float) -> bool: ...  # False if nothing came for so long
     async def close(self, connection: Any) -> None: ...
 
 
@@ -113,15 +127,19 @@ class Event(NamedTuple):
 
 
 CLOSED = Event('closed', '')
+TIMER = 5  # seconds of a timer at most, since it stands still where the machine sleeps
+GRACE = 2  # seconds for the last call of a lock whose lease is over
 
 
 def parse(payload: str) -> Event:
     """The event of a notification; an error if it is malformed, since any role may send one"""
     what = json.loads(payload)
     what['from_'] = what.pop('from')
+    if not isinstance(what['key'], str) or not isinstance(what['event'], str):
+        raise ValueError('its key or event is no text')
     for name in 'until', 'at':
         what[name] = what[name] and datetime.fromisoformat(what[name])
-    return Event(**what)
+    return Event(**{name: what[name] for name in Event._fields if name in what})  # a newer server may tell more
 
 
 class Grant(NamedTuple):
@@ -158,16 +176,19 @@ class Core:
 
     def __init__(self, port: Port, pool: Any, waits: Any, listen: str | None, patience: float):
         self._port, self._pool, self._waits, self._patience = port, pool, waits or pool, patience
+        # Those who wait must leave a connection of the pool to heartbeats and releases.
+        size = getattr(pool, 'max_size', 0) or 0
+        self._slots = port.slots(max(size - 1, 1)) if waits is None and size > 0 else None
         self._schema: str | None = None
         self._closed = port.flag()
         self._listener = Listener(self, listen)
 
-    async def _sql(self, text: str) -> sql.Composed:
-        return sql.SQL(text).format(schema=sql.Identifier(self._schema or await self._look()))
+    async def _sql(self, text: str, connection: Any = None) -> sql.Composed:
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema or await self._look(connection)))
 
-    async def _look(self) -> str:
-        """The schema of the extension, if that is there and new enough"""
-        database, version, schema = await self._port.row(self._pool, LOOK, (), [])
+    async def _look(self, connection: Any) -> str:
+        """The schema of the extension, if that is there and new enough.  By this connection, or one of the pool"""
+        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, (), []))
         if version is None:
             raise errors.ExtensionError(f'database "{database}" has no extension atomic_lock',
                                         hint='Say CREATE EXTENSION atomic_lock, as the owner of the database.')
@@ -234,7 +255,15 @@ class Core:
             return (key, interval(ttl), owner, mode, left, holder, jsonb(meta), max_holders)
 
         waits = wait is None or interval(wait) != timedelta()
-        answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
+        slots = self._slots if waits else None
+        patience = float(getattr(self._pool, 'timeout', 30))
+        if slots and not await slots.take(patience):
+            raise PoolTimeout(f"couldn't wait for a lock after {patience:.2f} sec: others wait on as many connections as the pool has for them")
+        try:
+            answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
+        finally:
+            if slots:
+                slots.give()
         if answer.token is None or answer.lasts is None:
             raise errors.refused(key, answer)
         return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)
@@ -257,6 +286,7 @@ class Held:
         self._jobs: list[Job] = []
         self._released = False
         self._box: Mailbox | None = None  # of the line, which waits for the end of the lock
+        self._turn = self._port.slots(1)  # of the one call that extends
         self._stirred, self._again, self._over = self._port.flag(), self._port.flag(), self._port.flag()
 
     def __repr__(self) -> str:
@@ -269,6 +299,10 @@ class Held:
         if self._lost is None and not self._released and now() >= self._until:
             self._lose(errors.LockExpired(f'lease of lock "{self.key}" is over, and no heartbeat was answered in time', key=self.key))
         return self._lost
+
+    def _left(self, more: float = 0) -> float | None:
+        """Seconds that are left of the lease, and `more`; None if nobody knows"""
+        return None if self._until == float('inf') else (0 if self._lost else max(self._until - now(), 0)) + more
 
     def _lose(self, lost: errors.LockLost) -> None:
         self._lost = lost
@@ -293,6 +327,17 @@ class Held:
 
     async def _extend(self) -> None:
         """One heartbeat: sets the deadline, or `lost`, which it raises"""
+        while not self.lost:
+            if await self._turn.take(self._left()):  # the server sees the calls in the order of their values
+                try:
+                    await self._beat()
+                finally:
+                    self._turn.give()
+                break
+        if self._lost:
+            raise self._lost
+
+    async def _beat(self) -> None:
         asked = now()
 
         def values() -> Sequence[Any]:
@@ -300,19 +345,15 @@ class Held:
             asked = now()
             return (self.key, self.owner, interval(self._ttl))
 
-        if not self.lost:
-            status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
-            if lasts is not None:
-                self._until = asked + lasts
-                if status == 'extended':
-                    self._lasts = lasts
-                self._stirred.set()
-            elif status in ('pending', 'denied'):
-                raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
-            else:
-                self._lose(await self._lost_by(status))
-        if self._lost:
-            raise self._lost
+        status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
+        if lasts is not None:
+            self._until = asked + lasts
+            self._lasts = lasts
+            self._stirred.set()
+        elif status in ('pending', 'denied'):
+            raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
+        else:
+            self._lose(await self._lost_by(status))
 
     async def _extend_to(self, ttl: Seconds | None) -> None:
         self._ttl = self._ttl if ttl is None else ttl
@@ -321,6 +362,10 @@ class Held:
 
     def _keep(self) -> None:
         """From now on, heartbeats keep it"""
+        if self._lost:
+            raise self._lost
+        if self._released:
+            raise errors.LockReleased(f'lock "{self.key}" was released before', key=self.key)
         if not self._jobs:
             self._jobs.append(self._port.start(self._beats(), f'heartbeat of lock {self.key}'))
             if self._watched or self._on_lost:
@@ -328,10 +373,14 @@ class Held:
 
     async def _beats(self) -> None:
         """At a third of the lease, and three times in a tenth of it where something fails"""
-        failed = False
+        failed, since = False, now()
         while not self._over.is_set():
-            if await self._again.wait(self._lasts / (30 if failed else 3)):
+            due = since + max(self._lasts / (30 if failed else 3), .1)
+            if await self._again.wait(min(max(due - now(), 0), TIMER)):
                 self._again.clear()  # the lease has another length, or is over
+                since = now()
+                continue
+            if now() < due:
                 continue
             try:
                 await self._extend()
@@ -341,11 +390,12 @@ class Held:
             except (psycopg.Error, errors.LockError) as error:
                 failed = True
                 logger.warning('heartbeat of lock "%s": %s', self.key, error)
+            since = now()
 
     async def _watch(self) -> None:
         """Apart from the heartbeat, which may get no answer"""
         while not self.lost:
-            await self._stirred.wait(self._until - now())
+            await self._stirred.wait(min(self._until - now(), TIMER))
             if self._released:
                 return
             self._stirred.clear()
@@ -366,7 +416,9 @@ class Held:
         lost = self.lost
         self._released = True
         self._stop()
-        for job in self._jobs:
+        for job in self._jobs[:1]:  # the heartbeat, which may hang
+            await job.end(self._left())
+        for job in self._jobs[1:]:
             await job.end()
         attempts = 0
 
@@ -376,9 +428,14 @@ class Held:
             return (self.key, self.owner)
 
         try:
-            (answer,) = await self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
-        except psycopg.Error:
-            self._released = False  # as far as we know; one may try again
+            asking = self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
+            # A server that does not answer keeps nobody in the block for longer than the lease.
+            (answer,) = await (self._port.within(self._left(GRACE), asking) if self._jobs else asking)
+        except BaseException as error:
+            self._released = False  # as far as we know; one may try again, unless the lease is over
+            if isinstance(error, (psycopg.Error, errors.LockError, TimeoutError)) and (lost := self.lost):
+                self._released = True
+                raise lost from error
             raise
         lost = self._lost or lost
         if answer != 'released' and not (attempts > 1 and answer in ('already_released', 'not_found')):
@@ -394,15 +451,15 @@ class Held:
             await self._port.finish(self._release())
         except (psycopg.Error, errors.LockError) as trouble:
             if error is None or ours or isinstance(trouble, errors.LockLost) and isinstance(error, (psycopg.Error, errors.LockError)):
-                raise trouble from error
+                raise trouble from error or trouble.__cause__
             error.add_note(f'{type(trouble).__name__}: {trouble}')
 
     async def _assert(self, connection: Any) -> None:
         if connection.autocommit and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise errors.LockError(f'lock "{self.key}" is asserted outside of a transaction, where that would be over at once', key=self.key)
         token = None if self.fencing_token is None else str(self.fencing_token)
-        query = await self._locks._sql(ASSERT)
         try:
+            query = await self._locks._sql(ASSERT, connection)
             await self._port.execute(connection, PRESENT, (self.owner, token))
             await self._port.execute(connection, query, (self.key,))
         except psycopg.Error as error:
@@ -447,13 +504,14 @@ class Line(Generic[L]):
         if self._box is None and not self._ended:
             self._box = self._locks._listener.subscribe([self.key])
         while self._lock and not self._ended:
+            lost = self._lock.lost
             if self._lock._over.is_set() or self._locks._closed.is_set():
                 self._ended = True
-                if self._lock._lost and not self._lock._released:
+                if lost and not self._lock._released:
                     self._lock._released = True
-                    return Turn('lost', self.key, lost=self._lock._lost)
+                    return Turn('lost', self.key, lost=lost)
             elif self._box:
-                await self._box.get(None)
+                await self._box.get(min(self._lock._until - now(), TIMER))
         while not (self._ended or self._locks._closed.is_set()):
             if self._shown and (event := await self._hear()):
                 self._shown = None
@@ -466,6 +524,8 @@ class Line(Generic[L]):
                 self._lock = lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
                                                'exclusive', self._on_lost)
                 lock._box = self._box
+                if self._box:
+                    self._locks._listener.mute(self._box)
                 lock._keep()
                 return Turn('acquired', self.key, lock=lock)
             seen, self._ticket = self._shown, ticket
@@ -473,6 +533,23 @@ class Line(Generic[L]):
             if self._shown != seen:
                 return Turn('queued', self.key, place=place, holder=holder)
         return None
+
+    async def _lead(self) -> L | None:
+        """The lock, once it is our turn, however long there is no connection; None at the end"""
+        while True:
+            try:
+                while turn := await self._next():
+                    if turn.lock:
+                        return turn.lock
+                return None
+            except psycopg.Error as error:
+                if not (errors.may_pass(error) or isinstance(error, PoolTimeout)):
+                    raise
+                logger.warning('the line for lock "%s" asks again: %s', self.key, error)
+            except errors.LockError:
+                if not self._locks._closed.is_set():  # which gives calls up
+                    raise
+            await self._locks._closed.wait(random.uniform(.5, 1))
 
     async def _hear(self) -> Event | None:
         """The offer to us; None where it is time to ask without one"""
@@ -530,6 +607,10 @@ class Ear:
             self._box = None
 
 
+# Of the connection that listens, where the conninfo says nothing else
+DEFAULTS = {'connect_timeout': 10, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3, 'tcp_user_timeout': 60000}
+
+
 class Listener:
     """One connection that listens for the whole application.  It is not from the pool"""
 
@@ -546,11 +627,21 @@ class Listener:
         with self._mutex:
             self._boxes[box] = wanted = frozenset(keys)
             for key in wanted & self._heard.keys():
-                box.put(Event('connected', key))
+                if self._heard[key]:
+                    box.put(Event('connected', key))
+                else:
+                    del self._heard[key]  # it was denied, which may be over
             if self._job is None:
                 self._job = self._port.start(self._run(), 'listener of locks')
         self._wake.set()
         return box
+
+    def mute(self, box: Mailbox) -> None:
+        """From now on, only the end comes"""
+        with self._mutex:
+            if box in self._boxes:
+                self._boxes[box] = frozenset()
+        self._wake.set()
 
     def unsubscribe(self, box: Mailbox) -> None:
         with self._mutex:
@@ -576,11 +667,12 @@ class Listener:
                 while not self._locks._closed.is_set():
                     await self._listen(connection)
                     pause = .1
-                    await self._port.readable(connection, self._wake)
+                    if not await self._port.readable(connection, self._wake, 30):
+                        await self._ping(connection)
                     connection.pgconn.consume_input()
                     while notify := connection.pgconn.notifies():
-                        self._hear(notify.extra.decode())
-            except (psycopg.Error, errors.LockError, OSError) as error:
+                        self._hear(notify.extra.decode(connection.info.encoding, 'replace'))
+            except Exception as error:
                 logger.warning('the listener connects again: %s', error)
                 await self._locks._closed.wait(pause * random.uniform(.5, 1))
                 pause = min(2 * pause, 10)
@@ -588,10 +680,28 @@ class Listener:
                 if connection is not None:
                     await self._port.close(connection)
 
+    async def _ping(self, connection: Any, seconds: float = 10) -> None:
+        """A connection whose other side has vanished is silent, too"""
+        end = now() + seconds
+        connection.pgconn.send_query(b'')
+        connection.pgconn.flush()
+        while True:
+            connection.pgconn.consume_input()
+            while not connection.pgconn.is_busy():
+                if connection.pgconn.get_result() is None:
+                    return
+            if now() >= end:
+                raise psycopg.OperationalError('the server does not answer')
+            self._wake.clear()  # _listen() comes next
+            await self._port.readable(connection, self._wake, end - now())
+
     async def _connect(self) -> Any:
         pool = self._locks._pool
-        conninfo = pool.conninfo if self._conninfo is None else self._conninfo
-        connection = await self._port.connect(conninfo, {**(pool.kwargs if self._conninfo is None else {}), 'autocommit': True})
+        conninfo, kwargs = (pool.conninfo, pool.kwargs) if self._conninfo is None else (self._conninfo, {})
+        conninfo, kwargs = await self._port.value(conninfo), await self._port.value(kwargs)
+        given = conninfo_to_dict(conninfo)
+        options = {name: value for name, value in DEFAULTS.items() if name not in given}
+        connection = await self._port.connect(conninfo, {**options, **(kwargs or {}), 'autocommit': True})
         (pid,) = await self._port.execute(connection, sql.SQL('SELECT pg_backend_pid()'), ())
         if self._conninfo is None and pid != connection.info.backend_pid:
             logger.warning('there is a pooler between us and the server; in transaction mode no event comes through it: '
@@ -603,30 +713,31 @@ class Listener:
         self._wake.clear()
         with self._mutex:
             wanted = {key for keys in self._boxes.values() for key in keys}
-        for key in wanted - self._heard.keys():
+            new, old = wanted - self._heard.keys(), self._heard.keys() - wanted
+        for key in new:
+            answer: Any = Event('connected', key)
             try:
-                (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL), (key,))
+                (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL, connection), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
             except psycopg.OperationalError:
                 raise
             except psycopg.Error as error:
-                channel = None
-                self._post(key, errors.translate(error, key))
+                channel, answer = None, errors.translate(error, key)
             with self._mutex:
                 self._heard[key] = channel
+            self._post(key, answer)
+        for key in old:
+            with self._mutex:
+                channel = self._heard.pop(key, None)
             if channel:
-                self._post(key, Event('connected', key))
-        for key in self._heard.keys() - wanted:
-            if channel := self._heard.pop(key):
                 await self._port.execute(connection, sql.SQL('UNLISTEN {}').format(sql.Identifier(channel)), ())
 
     def _hear(self, payload: str) -> None:
         try:
             event = parse(payload)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            self._post(event.key, event)
+        except Exception:
             logger.warning('a notification that is no event')
-            return
-        self._post(event.key, event)
 
     async def end(self) -> None:
         self._wake.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import queue
 import select
@@ -38,7 +39,7 @@ class _Flag(threading.Event):
 
 
 class _Wake(_Flag):
-    """A flag that select() can wait for"""
+    """A flag that poll() can wait for"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,14 +77,25 @@ class _Mailbox:
             return None
 
 
+class _Slots(threading.Semaphore):
+    async def take(self, seconds: float | None) -> bool:
+        return super().acquire(timeout=None if seconds is None else min(max(seconds, 0), threading.TIMEOUT_MAX))
+
+    def give(self) -> None:
+        super().release()
+
+
 class _Job(threading.Thread):
-    async def end(self) -> None:
+    async def end(self, seconds: float | None = None) -> None:
         if self is not threading.current_thread():
-            self.join()
+            self.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class _Port:
     flag, wake, mailbox = _Flag, _Wake, _Mailbox
+
+    def slots(self, count: int) -> _Slots:
+        return _Slots(count)
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> _Job:
         job = _Job(target=run, args=(work,), name=name, daemon=True)
@@ -92,6 +104,18 @@ class _Port:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
+
+    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+        """In a thread, which goes on where it takes longer"""
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def to_the_end() -> None:
+            try:
+                done.set_result(run(work))
+            except BaseException as error:
+                done.set_exception(error)
+        threading.Thread(target=to_the_end, name='release of a lock', daemon=True).start()
+        return done.result(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
         with pool.connection() as connection:
@@ -110,11 +134,19 @@ class _Port:
             cursor.execute(query, values, prepare=False)
             return cursor.fetchone() if cursor.description else None
 
+    async def value(self, it: Any) -> Any:
+        return it() if callable(it) else it
+
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any:
         return psycopg.connect(conninfo, **options)
 
-    async def readable(self, connection: Any, wake: _Wake) -> None:
-        select.select([connection, wake.heard], [], [])
+    async def readable(self, connection: Any, wake: _Wake, seconds: float) -> bool:
+        if not hasattr(select, 'poll'):  # on Windows
+            return bool(select.select([connection, wake.heard], [], [], max(seconds, 0))[0])
+        poll = select.poll()  # takes any descriptor
+        for each in connection, wake.heard:
+            poll.register(each, select.POLLIN)
+        return bool(poll.poll(max(seconds, 0) * 1000))
 
     async def close(self, connection: Any) -> None:
         connection.close()
@@ -199,7 +231,7 @@ class Locks(_core.Core):
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
             with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = line.acquired()
+                lock = run(line._lead())
                 if lock is None:
                     return None
                 try:

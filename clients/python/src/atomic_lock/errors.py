@@ -149,9 +149,12 @@ FORCED = re.compile(r'Role "(?P<by>.*?)" ended the lease by \w+ at (?P<at>.*?), 
 
 
 def translate(error: psycopg.Error, key: str | None = None) -> Exception:
-    """The package's error for psycopg's, or that error itself, without frames that have the owner in a variable"""
+    """The package's error for psycopg's, or that error itself, without frames that have the owner in a variable
+
+    Without a key, the error may be that of any statement.  Then it is ours only if its SQLSTATE is one of the extension's own.
+    """
     cls = CLASSES.get(error.sqlstate)
-    if cls is None:
+    if cls is None or key is None and not str(error.sqlstate).startswith('LK'):
         return error.with_traceback(None)
     what = {'key': key, 'detail': error.diag.message_detail, 'hint': error.diag.message_hint}
     if cls is LockForced and (match := FORCED.search(what['detail'] or '')):
