@@ -114,7 +114,10 @@ class _Port:
                 done.set_result(run(work))
             except BaseException as error:
                 done.set_exception(error)
-        threading.Thread(target=to_the_end, name='release of a lock', daemon=True).start()
+        try:
+            threading.Thread(target=to_the_end, name='release of a lock', daemon=True).start()
+        except RuntimeError:  # the interpreter ends, and starts no thread
+            return await work
         return done.result(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
