@@ -244,6 +244,7 @@ append_value(const AlTemplate *guard, AlTemplatePiece *piece, Relation rel, Datu
 				 errdetail("The column is part of the key of the lock that covers the row."),
 				 errtablecol(rel, piece->column)));
 	al_part_append(&piece->part, value, key);
+	/* cppcheck-suppress knownConditionTrueFalse; al_part_append() lengthens the key */
 	if (key->len == length && guard->separator.len > 0 &&
 		piece == &guard->pieces[guard->count - 1])
 		ereport(ERROR,
