@@ -55,9 +55,12 @@ $harness->callback(
 	after_test => sub {
 		my ($job, $parser) = @_;
 
+		# A file that bails out, as where its server has crashed, has no plan.
+		my $is_bad = $parser->has_problems || !defined $parser->plan;
+
 		$passed += $parser->passed;
-		$failed += $parser->failed || ($parser->has_problems ? 1 : 0);
-		push @bad, $job->[0] if $parser->has_problems;
+		$failed += $parser->failed || ($is_bad ? 1 : 0);
+		push @bad, $job->[0] if $is_bad;
 		delete $unfinished{ $job->[0] };
 		write_tally();
 	});

@@ -368,11 +368,12 @@ AL_FUNCTION(atomic_lock_explain)
 	AlOwner		owner = {.name = al_cstring(al_owner_setting ? al_owner_setting : "")};
 
 	al_key_arg(fcinfo, 0, &view->key);
-	x.is_admitted = al_terms_is_admitted(&view->key);
-	if (!x.is_admitted && !x.is_monitor)
-		al_terms_admit(&view->key); /* raises the error */
+	if (!x.is_monitor)
+		al_terms_admit(&view->key);
 	initStringInfo(&x.text);
 	al_key_view(view);
+	/* The policies may have changed while it looked, and stay as they are from now on. */
+	x.is_admitted = al_terms_is_admitted(&view->key);
 	if (view->shown && (view->holders == 0 ||
 						(view->pid < 0 && view->shown->lifetime == AL_TRANSACTION)))
 		x.pid = view->shown->pid;

@@ -9,7 +9,7 @@
 # under its claim that another owner has the key has taken no transaction id and keeps no
 # claim; two calls that meet a quota count one after the other; VACUUM FULL of the table of
 # tickets waits for a commit that has looked for tickets; no lease is written that has ended
-# already.
+# already; lock_explain survives a policy that is dropped meanwhile.
 #
 # Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
 # ends refuses others; the count of a quota is not under a claim; a commit does not lock the
@@ -99,6 +99,17 @@ ask($other, 'RESET atomic_lock.test_pause_at');
 ask($watch, 'SELECT pg_advisory_unlock_all()');
 is(go_on(), 'acquired', '... nor does one that is about to drop its claims');
 clean();
+
+#
+# The policy that excludes a monitor is dropped while lock_explain looks at the key.
+#
+ask($watch, q{CREATE ROLE keeper; CREATE ROLE viewer; SELECT lock_grant_access('viewer', 'monitor'), lock_set_policy('k', roles => '{keeper}')});
+ask($other, q{BEGIN; SELECT lock_acquire('k', owner => 'other')});
+start_early(q{SET ROLE viewer; SELECT lock_explain('k') ~ 'reserved'; RESET ROLE}, 'reader-between');
+ask($watch, q{SELECT lock_drop_policy('k')});
+is(go_on(), 'f', 'lock_explain goes by one state of the policies');
+clean();
+ask($watch, q{DROP OWNED BY viewer; DROP ROLE keeper, viewer});
 
 #
 # A call refused under its claim leaves nothing in its open transaction.
