@@ -366,7 +366,7 @@ al_offer() {
 				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
 			;;
 		python)
-			# What the package of clients/python is built with, and needs
+			# The tools that build the package of clients/python, and what the package needs
 			/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || p+=(python3-psycopg python3-psycopg-pool)
 			/usr/bin/python3 -c 'import pip, setuptools, wheel' 2>/dev/null || p+=(python3-pip python3-setuptools python3-wheel)
 			;;

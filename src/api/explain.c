@@ -121,8 +121,8 @@ say_state(Explanation *x)
 }
 
 /*
- * What a process does in an unfinished transaction, and what is known of this process, or else of
- * the session that holds the key, as far as the caller may see it
+ * Describe the process whose unfinished transaction concerns the key, or else the session that
+ * holds the key, as far as the caller may see it
  */
 static void
 say_process(Explanation *x)
