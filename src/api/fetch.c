@@ -253,15 +253,16 @@ read_id(Target *target, char *id)
 	}
 	for (int i = 0; i < target->nkeys; i++)
 	{
-		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(target->rel),
-												 target->columns[i] - 1);
+		/* A copy: the lookup of a type may have the relation read anew. */
+		FormData_pg_attribute column = *TupleDescAttr(RelationGetDescr(target->rel),
+													  target->columns[i] - 1);
 		Oid			input;
 		Oid			param;
 
-		getTypeInputInfo(column->atttypid, &input, &param);
+		getTypeInputInfo(column.atttypid, &input, &param);
 		target->values[i] = OidInputFunctionCall(input,
 												 object ? member_text(target, object, i) : id,
-												 param, column->atttypmod);
+												 param, column.atttypmod);
 	}
 }
 

@@ -160,8 +160,9 @@ al_template_of_guard(Relation rel, const Trigger *guard, AlTemplate *template)
 {
 	if (guard == NULL || !has_template(guard))
 		return false;
-	al_template_require(rel, guard->tgargs[0], guard->tgnargs == 2 ? guard->tgargs[1] : NULL,
-						template);
+	/* Copies: the lookups of columns may have the relation's triggers read anew. */
+	al_template_require(rel, pstrdup(guard->tgargs[0]),
+						guard->tgnargs == 2 ? pstrdup(guard->tgargs[1]) : NULL, template);
 	return true;
 }
 
