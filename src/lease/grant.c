@@ -53,6 +53,13 @@
 #include "table/sharers.h"
 #include "table/tickets.h"
 
+/* An end that is not after that of the folder above, if the key is part of a path */
+static TimestampTz
+end_in_path(const AlAttempt *attempt, TimestampTz end)
+{
+	return attempt->latest_end == 0 ? end : Min(end, attempt->latest_end);
+}
+
 static void
 set_end(const AlAttempt *attempt, AlHolding *holding)
 {
@@ -61,8 +68,7 @@ set_end(const AlAttempt *attempt, AlHolding *holding)
 		al_add_duration(attempt->result->at, holding->ttl);
 	if (attempt->lifetime != AL_TRANSACTION)
 		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
-	if (attempt->latest_end != 0)
-		holding->expires_at = Min(holding->expires_at, attempt->latest_end);
+	holding->expires_at = end_in_path(attempt, holding->expires_at);
 	holding->lifetime = attempt->lifetime;
 	holding->pid = attempt->lifetime == AL_LEASE ? 0 : MyProcPid;
 	holding->backend_start = attempt->lifetime == AL_SESSION ? MyStartTimestamp : 0;
@@ -96,10 +102,9 @@ renew_kept(const AlAttempt *attempt, AlHolding *holding)
 	{
 		int64		ttl = request->ttl != AL_NO_TTL ? request->ttl :
 			al_terms_cap(attempt->key, holding->ttl);
+		TimestampTz end = Min(al_add_duration(attempt->result->at, ttl), al_end_of_life(holding));
 
-		holding->expires_at = Max(holding->expires_at,
-								  Min(al_add_duration(attempt->result->at, ttl),
-									  al_end_of_life(holding)));
+		holding->expires_at = Max(holding->expires_at, end_in_path(attempt, end));
 		holding->ttl = Max(holding->ttl, ttl);
 	}
 	if (request->holder)

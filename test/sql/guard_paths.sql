@@ -237,3 +237,14 @@ SELECT set_config('atomic_lock.owner', 'ann', false), t.raises($$INSERT INTO unn
 RESET atomic_lock.owner;
 SELECT lock_release_all('ann');
 DROP TABLE unnamed;
+
+-- A second lock_fetch extends no lease beyond that of a folder above it.
+CREATE TABLE page (id int PRIMARY KEY, name text);
+INSERT INTO page VALUES (1, 'x');
+SELECT lock_protect('page', 'end/{name}', separator => '/');
+SELECT lock_set_policy('end/', max_lifetime => '1 h'), lock_set_policy('end/x', max_lifetime => '10 h');
+SELECT id FROM lock_fetch(NULL::page, '1', '30 min', 'ann');
+SELECT id FROM lock_fetch(NULL::page, '1', '1 h', 'ann');
+SELECT max(expires_at) <= min(expires_at) AS in_time FROM lock_held('ann');
+SELECT lock_release_all('ann'), count(lock_drop_policy(prefix)) FROM lock_policies WHERE prefix LIKE 'end/%';
+DROP TABLE page;
