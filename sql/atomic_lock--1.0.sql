@@ -755,7 +755,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_explain'
 LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_explain(text) IS
-'says in a few lines for people who holds "key", since when and until when, who waits, which policy applies, and the statement to take it, ask for it or end it; labels of further people and fencing tokens only for access level monitor, owners never; raises 22004 for null, 22023 for a bad key, 42501 where a policy reserves the key for others, unless the caller has level monitor';
+'says in a few lines for people who holds "key", since when and until when, who waits, which policy applies, and which statement takes it, asks for it or ends it; labels of further people and fencing tokens only for access level monitor, owners never; raises 22004 for null, 22023 for a bad key, 42501 where a policy reserves the key for others, unless the caller has level monitor';
 
 CREATE FUNCTION lock_waiters(
 	OUT key text,
