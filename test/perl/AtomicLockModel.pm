@@ -926,8 +926,8 @@ sub acquire
 	my $expected = $self->acquire_in_turn($s, $asked);
 	my $apply = $expected->{apply};
 
-	return $expected unless $apply && $expected->{is_new};
-	# An owner that gets the key has no ticket for it any more.
+	# An owner that gets the key, or has it exclusively, has no ticket for it any more.
+	return $expected unless $apply && ($expected->{is_new} || $expected->{mode} eq 'exclusive');
 	return { %$expected, apply => sub { $apply->(@_); $self->drop_places($s, @{$asked}{qw(key owner)}) } };
 }
 
