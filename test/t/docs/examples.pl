@@ -13,7 +13,6 @@
 # Turns red when: an example needs a state that the session does not have at that place,
 # such as an owner that was set for a transaction that has ended; an answer or a
 # message changes.
-# message changes.
 
 use strict;
 use warnings FATAL => 'all';
