@@ -284,16 +284,11 @@ class Scenarios(Base):
             locks = await self.open()
             await locks.acquire(self.key, SECRET, ttl=30)
             async with locks.resume(self.key, SECRET, ttl=60) as lock:
-                held, beats = lock.it if not self.is_async else lock, []
-                extend = held._extend
-
-                async def counted():
-                    beats.append(1)
-                    await extend()
-                held._extend = counted
-                await asyncio.sleep(.5)
+                async with asyncio.timeout(LIMIT):
+                    while not lock._lasts:  # which says when the next one is
+                        await asyncio.sleep(.01)
+                self.assertGreater(lock._lasts, 20)
                 self.assertIsNone(lock.lost)
-                self.assertLess(len(beats), 3)
         finally:
             await sql('ALTER ROLE desk RESET atomic_lock.max_lifetime')
 
@@ -317,8 +312,16 @@ class Scenarios(Base):
             keeper.execute('LOCK TABLE app_lock')
             calls = [self.start(lock.extend(90))]
             await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'")
+            turn, (asked, tell) = lock._turn, await self.event()
+            take = turn.take
+
+            async def noted(seconds):
+                tell(seconds)
+                return await take(seconds)
+            turn.take = noted
             calls.append(self.start(lock.extend(30)))
-            await asyncio.sleep(.2)
+            async with asyncio.timeout(LIMIT):
+                await asked
             self.assertEqual(await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"), (1,))
             keeper.rollback()
         for call in calls:
@@ -418,7 +421,7 @@ class Scenarios(Base):
         (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'COMMIT%%' ORDER BY state_change DESC LIMIT 1")
         os.kill(pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(12):
+            async with asyncio.timeout(LIMIT / 4):
                 with self.assertRaises(LockExpired):
                     async with lock:
                         if self.is_async:
@@ -550,13 +553,14 @@ class Scenarios(Base):
         """Not for the first statement of the application either"""
         lock = await self.locks.acquire(self.key, SECRET, ttl=60)
         locks = await self.open(size=1)
-        self.pool.timeout = .1
         again = locks.resume(self.key, SECRET, lock.fencing_token)
         if self.is_async:
             async with self.pool.connection() as connection:
+                self.pool.timeout = .1
                 await again.assert_(connection)
         else:
             with self.pool.connection() as connection:
+                self.pool.timeout = .1
                 await again.assert_(connection)
         await lock.release()
 
@@ -759,15 +763,16 @@ class Scenarios(Base):
         others = await self.open(patience=0)
         leader = self.start(others.lead(self.key, work, ttl=3))
         await until('SELECT count(*) = 1 FROM lock_queue WHERE key = %s', self.key)
-        self.pool.timeout = .1
         with self.assertLogs('atomic_lock', 'WARNING') as logs:
             server.stop()
+            patient, self.pool.timeout = self.pool.timeout, .1
             try:
                 async with asyncio.timeout(LIMIT):
                     while not any('asks again' in line for line in logs.output):
                         await asyncio.sleep(.01)
             finally:
                 server.start()
+                self.pool.timeout = patient
         self.assertFalse(leader.done())
         await first.release()
         async with asyncio.timeout(LIMIT):
