@@ -923,6 +923,20 @@ class Async(Scenarios):
         self.assertTrue(await free(self.key))
         await (await self.locks.acquire(self.key)).release()  # the pool has its connections
 
+    async def test_nobody_waits_for_a_cancel_that_hangs(self):
+        """Not the end of the program either, which waits for the threads that are no daemons"""
+        cancel, threads = psycopg.AsyncConnection.cancel, []
+
+        def noted(connection):
+            threads.append(threading.current_thread())
+            cancel(connection)
+        psycopg.AsyncConnection.cancel = noted
+        try:
+            await self.test_cancelled_task()
+        finally:
+            psycopg.AsyncConnection.cancel = cancel
+        self.assertEqual({thread.daemon for thread in threads}, {True})
+
     async def test_a_task_of_its_own(self):
         """acquire() is a coroutine"""
         lock = await asyncio.create_task(self.locks.acquire(self.key, ttl=60))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -148,15 +150,22 @@ class _Port:
         connection there is nothing to wait for: once the task has one, it gives it back"""
         loop = asyncio.get_running_loop()
         end = loop.time() + 2
+        asked = _Flag()
+
+        def cancel(connection: Any) -> None:
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(asked.set)
         while at and not task.done():
             connection = at[0]
             if loop.time() >= end:  # nobody is there
                 await connection.close()
                 task.cancel()
                 break
-            asking = self._task(asyncio.to_thread(connection.cancel))
-            self._forget(asking)
-            await asyncio.wait([asking], timeout=end - loop.time())
+            asked.clear()
+            threading.Thread(target=cancel, args=(connection,), name='cancel of a call', daemon=True).start()  # it may hang
+            await asked.wait(end - loop.time())
             await asyncio.wait([task], timeout=.1)
         self._forget(task)
 
