@@ -245,27 +245,35 @@ class Core:
     async def _acquire(self, make: Callable[..., L], key: str, owner: Owner, ttl: Seconds | None, wait: Seconds | None, mode: str,
                        max_holders: int | None, holder: str | None, meta: Any, on_lost: Callable[[errors.LockLost], object] | None) -> L:
         begun = asked = now()
+        limit, none = interval(wait), timedelta()
 
-        def values() -> Sequence[Any]:
-            nonlocal asked
-            asked = now()
-            left = interval(wait)
-            if left is not None:  # of the wait, where the call is repeated
-                left = max(left - timedelta(seconds=asked - begun), timedelta()) if asked > begun else left
-            return (key, interval(ttl), owner, mode, left, holder, jsonb(meta), max_holders)
+        def left() -> timedelta | None:
+            return limit and max(limit - timedelta(seconds=now() - begun), none)
 
-        waits = wait is None or interval(wait) != timedelta()
-        slots = self._slots if waits else None
-        patience = float(getattr(self._pool, 'timeout', 30))
-        if slots and not await slots.take(patience):
-            raise PoolTimeout(f"couldn't wait for a lock after {patience:.2f} sec: others wait on as many connections as the pool has for them")
-        try:
-            answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
-        finally:
-            if slots:
-                slots.give()
+        async def ask(pool: Any, rest: Callable[[], timedelta | None]) -> Grant:
+            def values() -> Sequence[Any]:
+                nonlocal asked
+                asked = now()
+                return (key, interval(ttl), owner, mode, rest(), holder, jsonb(meta), max_holders)
+            return Grant._make(await self._granted(ACQUIRE, values, key, owner, pool))
+
+        if limit is not None and limit <= none:
+            answer = await ask(self._pool, lambda: limit)
+        elif self._slots is None:
+            answer = await ask(self._waits, left)
+        else:
+            answer = await ask(self._pool, timedelta)
+            rest = left()
+            if answer.status in ('held', 'pending') and await self._slots.take(None if rest is None else rest.total_seconds()):
+                try:
+                    answer = await ask(self._pool, left)
+                finally:
+                    self._slots.give()
         if answer.token is None or answer.lasts is None:
-            raise errors.refused(key, answer)
+            refused = errors.refused(key, answer)
+            if isinstance(refused, errors.LockHeld) and limit and left() == none:
+                refused.status = 'timeout'
+            raise refused
         return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)
 
     async def _close(self) -> None:
