@@ -330,6 +330,24 @@ class Scenarios(Base):
         self.assertTrue((await sql("SELECT ttl_remaining <= '30 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
 
+    async def test_an_extension_after_the_release(self):
+        """It does not wait for another one that hangs"""
+        hang = "SELECT count(*) = %s FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        with psycopg.connect(server.dsn) as keeper:
+            keeper.execute('LOCK TABLE app_lock')
+            first = self.start(lock.extend())
+            await until(hang, 1)
+            release = self.start(lock.release())
+            await until(hang, 2)
+            with self.assertRaises(LockReleased):
+                async with asyncio.timeout(LIMIT / 4):
+                    await lock.extend()
+            keeper.rollback()
+        with contextlib.suppress(LockReleased):
+            await first
+        await release
+
     async def test_a_machine_that_was_suspended(self):
         """Its timers stand still meanwhile, and the clock does not"""
         core = atomic_lock._core
@@ -431,6 +449,53 @@ class Scenarios(Base):
                             await asyncio.sleep(.01)
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextlib.asynccontextmanager
+    async def silence(self):
+        """Locks with one connection, and what stops its server until the end of the block"""
+        locks = await self.open(f'{server.dsn} user=desk application_name={self.key}', size=1, patience=1)
+        await (await locks.acquire(self.key + '2')).release()
+        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = %s", self.key)
+        try:
+            yield locks, functools.partial(os.kill, pid, signal.SIGSTOP)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    async def test_a_resumed_lock_of_a_silent_server(self):
+        """Nobody knows the end of its lease.  Whether it is released is unknown, so that can be repeated, and no more"""
+        await self.locks.acquire(self.key, SECRET, ttl=HOUR)
+        async with self.silence() as (locks, fall_silent):
+            lock = locks.resume(self.key, SECRET)
+            fall_silent()
+            async with asyncio.timeout(LIMIT / 4):
+                with self.assertRaisesRegex(psycopg.OperationalError, 'does not answer'):
+                    async with lock:
+                        pass
+            with self.assertRaises(LockReleased):
+                async with lock:
+                    self.fail('a block without its lock')
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_a_line_of_a_silent_server(self):
+        """It keeps nobody who leaves"""
+        first = await self.locks.acquire(self.key, ttl=HOUR)
+        async with self.silence() as (locks, fall_silent):
+            line = locks.queue(self.key, poll=HOUR)
+            self.assertEqual((await anext(line)).state, 'queued')
+            fall_silent()
+            with self.assertLogs('atomic_lock', 'WARNING') as logs:
+                async with asyncio.timeout(LIMIT / 4):
+                    await line.close()
+            self.assertIn('the server does not answer', logs.output[-1])
+        await first.release()
+
+    async def test_a_block_without_its_lease(self):
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        (lock if self.is_async else lock.it)._until = 0
+        with self.assertRaises(LockExpired):
+            async with lock:
+                self.fail('a block without its lock')
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
@@ -756,6 +821,25 @@ class Scenarios(Base):
         self.assertEqual(await one, 'done, too')
         self.assertTrue(await free(self.key))
 
+    async def test_a_leader_whose_lease_is_over_before_it_leads(self):
+        """It waits again"""
+        core, led = atomic_lock._core, []
+
+        async def late(line):
+            led.append(await lead(line))
+            if len(led) == 1:
+                led[0]._until = 0
+            return led[-1]
+
+        async def work(lock):
+            return 'led'
+        lead, core.Line._lead = core.Line._lead, late
+        try:
+            self.assertEqual(await self.locks.lead(self.key, work, ttl=60), 'led')
+        finally:
+            core.Line._lead = lead
+        self.assertEqual(len(led), 2)
+
     async def test_a_leader_who_waits_over_an_outage(self):
         """It waits on, however long that is"""
         async def work(lock):
@@ -1027,6 +1111,62 @@ with ConnectionPool(sys.argv[1]) as pool, Locks(pool) as locks:
         await process.wait()
         self.assertEqual(await sql('SELECT count(*) FROM lock_waiters WHERE key = %s', self.key), (0,))
         await self.locks.resume(self.key, SECRET).release()
+
+    async def test_the_end_of_the_program(self):
+        """Closes a generator that has a lock; no thread runs any more"""
+        program = """
+import sys
+from psycopg_pool import ConnectionPool
+from atomic_lock import Locks
+def work():
+    with locks.lock(sys.argv[2], ttl=60):
+        yield
+locks = Locks(ConnectionPool(sys.argv[1]))
+suspended = work()
+next(suspended)
+"""
+        await asyncio.to_thread(subprocess.run, [sys.executable, '-c', program, f'{server.dsn} user=desk', self.key], check=True, timeout=LIMIT / 4)
+        self.assertTrue(await free(self.key))
+
+    async def test_on_lost_that_hangs(self):
+        """Keeps nobody in the block"""
+        told, tell = await self.event()
+        end = threading.Event()
+
+        def hang(lost):
+            tell(lost)
+            end.wait()
+        lock = await self.locks.acquire(self.key, ttl=HOUR, on_lost=hang)
+        await lock.__aenter__()
+        await sql('SELECT force_release(%s, %s)', self.key, 'x')
+        try:
+            with self.assertRaises(LockForced):
+                await lock.extend()
+            await told
+            with self.assertRaises(LockForced):
+                async with asyncio.timeout(LIMIT / 4):
+                    await lock.__aexit__(None, None, None)
+        finally:
+            end.set()
+
+    async def test_a_release_while_the_watch_is_awake(self):
+        """It is not overlooked"""
+        lock = (await self.locks.acquire(self.key, ttl=HOUR)).it
+        stirred, waits = lock._stirred, []
+        wait, clear = stirred.wait, stirred.clear
+
+        async def noted(seconds):
+            waits.append(seconds)
+            return await wait(seconds)
+
+        def late():
+            lock._released = True
+            lock._stop()
+            clear()
+        stirred.wait, stirred.clear = noted, late
+        stirred.set()
+        await Threaded.call(atomic_lock._sync.run, lock._watch())
+        self.assertEqual(len(waits), 1)
 
     async def test_release_in_on_lost(self):
         """By the very thread that tells"""

@@ -100,14 +100,16 @@ class _Port:
             raise cancelled
         return task.result()
 
-    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         task = self._task(work)
-        await asyncio.wait([task], timeout=seconds)
-        if not task.done():
+        try:
+            await asyncio.wait([task], timeout=seconds)
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
             task.cancel()  # which takes a while itself
             self._forget(task)
-            raise TimeoutError
-        return task.result()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -221,6 +223,7 @@ class AsyncLock(_core.Held):
             self._cancelled = self._work.cancel()
 
     async def __aenter__(self) -> AsyncLock:
+        self._check()
         self._keep()
         self._work = asyncio.current_task()
         if self._work:
@@ -318,16 +321,17 @@ class AsyncLocks(_core.Core):
         """Awaits fn(lock) when it is our turn, and again when the lock was lost; what fn returns, or None after close()"""
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
-            async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = await line._lead()
-                if lock is None:
-                    return None
-                try:
+            lock = None
+            try:
+                async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
+                    lock = await line._lead()
+                    if lock is None:
+                        return None
                     async with lock:
                         return await fn(lock)
-                except LockLost:
-                    if not lock.lost:
-                        raise
+            except LockLost:
+                if not (lock and lock.lost):
+                    raise
 
     def listen(self, keys: Sequence[str]) -> AsyncListening:
         """The events of these keys; `connected`: ask, since events may have been lost"""
