@@ -268,7 +268,7 @@ class Core:
             answer = await ask(self._pool, lambda: limit)
         elif self._slots is None:
             answer = await ask(self._waits, left)
-        else:
+        else:  # a lock that is free needs no turn
             answer = await ask(self._pool, timedelta)
             rest = left()
             if answer.status in ('held', 'pending') and await self._slots.take(None if rest is None else rest.total_seconds()):
