@@ -33,7 +33,7 @@ import unittest
 from datetime import timedelta
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 import atomic_lock
 from atomic_lock import (AsyncLocks, ExtensionError, LockAlreadyHeld, LockDenied, LockError, LockExpired, LockForced, LockHeld,
@@ -271,9 +271,10 @@ class Scenarios(Base):
         first = await locks.acquire(self.key, ttl=60)
         second = self.start(locks.acquire(self.key, ttl=60, wait=60))
         await waits(self.key)
-        self.pool.timeout = .1
-        with self.assertRaises(PoolTimeout):
-            await locks.acquire(self.key, ttl=60, wait=60)
+        async with asyncio.timeout(LIMIT / 4):
+            with self.assertRaises(LockHeld):  # as soon as its own wait is over
+                await locks.acquire(self.key, ttl=60, wait=.1)
+            await (await locks.acquire(self.key + '2', ttl=60, wait=60)).release()
         await first.release()
         await (await second).release()
 
@@ -284,16 +285,11 @@ class Scenarios(Base):
             locks = await self.open()
             await locks.acquire(self.key, SECRET, ttl=30)
             async with locks.resume(self.key, SECRET, ttl=60) as lock:
-                held, beats = lock.it if not self.is_async else lock, []
-                extend = held._extend
-
-                async def counted():
-                    beats.append(1)
-                    await extend()
-                held._extend = counted
-                await asyncio.sleep(.5)
+                async with asyncio.timeout(LIMIT):
+                    while not lock._lasts:  # which says when the next one is
+                        await asyncio.sleep(.01)
+                self.assertGreater(lock._lasts, 20)
                 self.assertIsNone(lock.lost)
-                self.assertLess(len(beats), 3)
         finally:
             await sql('ALTER ROLE desk RESET atomic_lock.max_lifetime')
 
@@ -317,14 +313,40 @@ class Scenarios(Base):
             keeper.execute('LOCK TABLE app_lock')
             calls = [self.start(lock.extend(90))]
             await until("SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'")
+            turn, (asked, tell) = lock._turn, await self.event()
+            take = turn.take
+
+            async def noted(seconds):
+                tell(seconds)
+                return await take(seconds)
+            turn.take = noted
             calls.append(self.start(lock.extend(30)))
-            await asyncio.sleep(.2)
+            async with asyncio.timeout(LIMIT):
+                await asked
             self.assertEqual(await sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"), (1,))
             keeper.rollback()
         for call in calls:
             await call
         self.assertTrue((await sql("SELECT ttl_remaining <= '30 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
+
+    async def test_an_extension_after_the_release(self):
+        """It does not wait for another one that hangs"""
+        hang = "SELECT count(*) = %s FROM pg_stat_activity WHERE application_name = 'locks' AND wait_event_type = 'Lock'"
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        with psycopg.connect(server.dsn) as keeper:
+            keeper.execute('LOCK TABLE app_lock')
+            first = self.start(lock.extend())
+            await until(hang, 1)
+            release = self.start(lock.release())
+            await until(hang, 2)
+            with self.assertRaises(LockReleased):
+                async with asyncio.timeout(LIMIT / 4):
+                    await lock.extend()
+            keeper.rollback()
+        with contextlib.suppress(LockReleased):
+            await first
+        await release
 
     async def test_a_machine_that_was_suspended(self):
         """Its timers stand still meanwhile, and the clock does not"""
@@ -418,7 +440,7 @@ class Scenarios(Base):
         (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'locks' AND query LIKE 'COMMIT%%' ORDER BY state_change DESC LIMIT 1")
         os.kill(pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(12):
+            async with asyncio.timeout(LIMIT / 4):
                 with self.assertRaises(LockExpired):
                     async with lock:
                         if self.is_async:
@@ -427,6 +449,53 @@ class Scenarios(Base):
                             await asyncio.sleep(.01)
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextlib.asynccontextmanager
+    async def silence(self):
+        """Locks with one connection, and what stops its server until the end of the block"""
+        locks = await self.open(f'{server.dsn} user=desk application_name={self.key}', size=1, patience=1)
+        await (await locks.acquire(self.key + '2')).release()
+        (pid,) = await sql("SELECT pid FROM pg_stat_activity WHERE application_name = %s", self.key)
+        try:
+            yield locks, functools.partial(os.kill, pid, signal.SIGSTOP)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    async def test_a_resumed_lock_of_a_silent_server(self):
+        """Nobody knows the end of its lease.  Whether it is released is unknown, so that can be repeated, and no more"""
+        await self.locks.acquire(self.key, SECRET, ttl=HOUR)
+        async with self.silence() as (locks, fall_silent):
+            lock = locks.resume(self.key, SECRET)
+            fall_silent()
+            async with asyncio.timeout(LIMIT / 4):
+                with self.assertRaisesRegex(psycopg.OperationalError, 'does not answer'):
+                    async with lock:
+                        pass
+            with self.assertRaises(LockReleased):
+                async with lock:
+                    self.fail('a block without its lock')
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_a_line_of_a_silent_server(self):
+        """It keeps nobody who leaves"""
+        first = await self.locks.acquire(self.key, ttl=HOUR)
+        async with self.silence() as (locks, fall_silent):
+            line = locks.queue(self.key, poll=HOUR)
+            self.assertEqual((await anext(line)).state, 'queued')
+            fall_silent()
+            with self.assertLogs('atomic_lock', 'WARNING') as logs:
+                async with asyncio.timeout(LIMIT / 4):
+                    await line.close()
+            self.assertIn('the server does not answer', logs.output[-1])
+        await first.release()
+
+    async def test_a_block_without_its_lease(self):
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        (lock if self.is_async else lock.it)._until = 0
+        with self.assertRaises(LockExpired):
+            async with lock:
+                self.fail('a block without its lock')
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
@@ -550,13 +619,14 @@ class Scenarios(Base):
         """Not for the first statement of the application either"""
         lock = await self.locks.acquire(self.key, SECRET, ttl=60)
         locks = await self.open(size=1)
-        self.pool.timeout = .1
         again = locks.resume(self.key, SECRET, lock.fencing_token)
         if self.is_async:
             async with self.pool.connection() as connection:
+                self.pool.timeout = .1
                 await again.assert_(connection)
         else:
             with self.pool.connection() as connection:
+                self.pool.timeout = .1
                 await again.assert_(connection)
         await lock.release()
 
@@ -751,6 +821,25 @@ class Scenarios(Base):
         self.assertEqual(await one, 'done, too')
         self.assertTrue(await free(self.key))
 
+    async def test_a_leader_whose_lease_is_over_before_it_leads(self):
+        """It waits again"""
+        core, led = atomic_lock._core, []
+
+        async def late(line):
+            led.append(await lead(line))
+            if len(led) == 1:
+                led[0]._until = 0
+            return led[-1]
+
+        async def work(lock):
+            return 'led'
+        lead, core.Line._lead = core.Line._lead, late
+        try:
+            self.assertEqual(await self.locks.lead(self.key, work, ttl=60), 'led')
+        finally:
+            core.Line._lead = lead
+        self.assertEqual(len(led), 2)
+
     async def test_a_leader_who_waits_over_an_outage(self):
         """It waits on, however long that is"""
         async def work(lock):
@@ -759,15 +848,16 @@ class Scenarios(Base):
         others = await self.open(patience=0)
         leader = self.start(others.lead(self.key, work, ttl=3))
         await until('SELECT count(*) = 1 FROM lock_queue WHERE key = %s', self.key)
-        self.pool.timeout = .1
         with self.assertLogs('atomic_lock', 'WARNING') as logs:
             server.stop()
+            patient, self.pool.timeout = self.pool.timeout, .1
             try:
                 async with asyncio.timeout(LIMIT):
                     while not any('asks again' in line for line in logs.output):
                         await asyncio.sleep(.01)
             finally:
                 server.start()
+                self.pool.timeout = patient
         self.assertFalse(leader.done())
         await first.release()
         async with asyncio.timeout(LIMIT):
@@ -918,6 +1008,20 @@ class Async(Scenarios):
         self.assertTrue(await free(self.key))
         await (await self.locks.acquire(self.key)).release()  # the pool has its connections
 
+    async def test_nobody_waits_for_a_cancel_that_hangs(self):
+        """Not the end of the program either, which waits for the threads that are no daemons"""
+        cancel, threads = psycopg.AsyncConnection.cancel, []
+
+        def noted(connection):
+            threads.append(threading.current_thread())
+            cancel(connection)
+        psycopg.AsyncConnection.cancel = noted
+        try:
+            await self.test_cancelled_task()
+        finally:
+            psycopg.AsyncConnection.cancel = cancel
+        self.assertEqual({thread.daemon for thread in threads}, {True})
+
     async def test_a_task_of_its_own(self):
         """acquire() is a coroutine"""
         lock = await asyncio.create_task(self.locks.acquire(self.key, ttl=60))
@@ -1007,6 +1111,62 @@ with ConnectionPool(sys.argv[1]) as pool, Locks(pool) as locks:
         await process.wait()
         self.assertEqual(await sql('SELECT count(*) FROM lock_waiters WHERE key = %s', self.key), (0,))
         await self.locks.resume(self.key, SECRET).release()
+
+    async def test_the_end_of_the_program(self):
+        """Closes a generator that has a lock; no thread runs any more"""
+        program = """
+import sys
+from psycopg_pool import ConnectionPool
+from atomic_lock import Locks
+def work():
+    with locks.lock(sys.argv[2], ttl=60):
+        yield
+locks = Locks(ConnectionPool(sys.argv[1]))
+suspended = work()
+next(suspended)
+"""
+        await asyncio.to_thread(subprocess.run, [sys.executable, '-c', program, f'{server.dsn} user=desk', self.key], check=True, timeout=LIMIT / 4)
+        self.assertTrue(await free(self.key))
+
+    async def test_on_lost_that_hangs(self):
+        """Keeps nobody in the block"""
+        told, tell = await self.event()
+        end = threading.Event()
+
+        def hang(lost):
+            tell(lost)
+            end.wait()
+        lock = await self.locks.acquire(self.key, ttl=HOUR, on_lost=hang)
+        await lock.__aenter__()
+        await sql('SELECT force_release(%s, %s)', self.key, 'x')
+        try:
+            with self.assertRaises(LockForced):
+                await lock.extend()
+            await told
+            with self.assertRaises(LockForced):
+                async with asyncio.timeout(LIMIT / 4):
+                    await lock.__aexit__(None, None, None)
+        finally:
+            end.set()
+
+    async def test_a_release_while_the_watch_is_awake(self):
+        """It is not overlooked"""
+        lock = (await self.locks.acquire(self.key, ttl=HOUR)).it
+        stirred, waits = lock._stirred, []
+        wait, clear = stirred.wait, stirred.clear
+
+        async def noted(seconds):
+            waits.append(seconds)
+            return await wait(seconds)
+
+        def late():
+            lock._released = True
+            lock._stop()
+            clear()
+        stirred.wait, stirred.clear = noted, late
+        stirred.set()
+        await Threaded.call(atomic_lock._sync.run, lock._watch())
+        self.assertEqual(len(waits), 1)
 
     async def test_release_in_on_lost(self):
         """By the very thread that tells"""

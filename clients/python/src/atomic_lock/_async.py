@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -98,14 +100,16 @@ class _Port:
             raise cancelled
         return task.result()
 
-    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         task = self._task(work)
-        await asyncio.wait([task], timeout=seconds)
-        if not task.done():
+        try:
+            await asyncio.wait([task], timeout=seconds)
+            if not task.done():
+                raise TimeoutError
+            return task.result()
+        finally:
             task.cancel()  # which takes a while itself
             self._forget(task)
-            raise TimeoutError
-        return task.result()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -148,15 +152,22 @@ class _Port:
         connection there is nothing to wait for: once the task has one, it gives it back"""
         loop = asyncio.get_running_loop()
         end = loop.time() + 2
+        asked = _Flag()
+
+        def cancel(connection: Any) -> None:
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(asked.set)
         while at and not task.done():
             connection = at[0]
             if loop.time() >= end:  # nobody is there
                 await connection.close()
                 task.cancel()
                 break
-            asking = self._task(asyncio.to_thread(connection.cancel))
-            self._forget(asking)
-            await asyncio.wait([asking], timeout=end - loop.time())
+            asked.clear()
+            threading.Thread(target=cancel, args=(connection,), name='cancel of a call', daemon=True).start()  # it may hang
+            await asked.wait(end - loop.time())
             await asyncio.wait([task], timeout=.1)
         self._forget(task)
 
@@ -212,6 +223,7 @@ class AsyncLock(_core.Held):
             self._cancelled = self._work.cancel()
 
     async def __aenter__(self) -> AsyncLock:
+        self._check()
         self._keep()
         self._work = asyncio.current_task()
         if self._work:
@@ -309,16 +321,17 @@ class AsyncLocks(_core.Core):
         """Awaits fn(lock) when it is our turn, and again when the lock was lost; what fn returns, or None after close()"""
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
-            async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = await line._lead()
-                if lock is None:
-                    return None
-                try:
+            lock = None
+            try:
+                async with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
+                    lock = await line._lead()
+                    if lock is None:
+                        return None
                     async with lock:
                         return await fn(lock)
-                except LockLost:
-                    if not lock.lost:
-                        raise
+            except LockLost:
+                if not (lock and lock.lost):
+                    raise
 
     def listen(self, keys: Sequence[str]) -> AsyncListening:
         """The events of these keys; `connected`: ask, since events may have been lost"""

@@ -102,7 +102,7 @@ class Port(Protocol):
     def slots(self, count: int) -> Slots: ...
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
-    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
     async def value(self, it: Any) -> Any: ...  # which may be a function
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
@@ -128,7 +128,7 @@ class Event(NamedTuple):
 
 CLOSED = Event('closed', '')
 TIMER = 5  # seconds of a timer at most, since it stands still where the machine sleeps
-GRACE = 2  # seconds for the last call of a lock whose lease is over
+GRACE = 5  # seconds for a call at the end, beyond the lease if there is one
 
 
 def parse(payload: str) -> Event:
@@ -226,6 +226,13 @@ class Core:
             if not stale and await stop.wait(.5):
                 raise errors.LockError(f'lock "{key}": the call was given up, without an answer', key=key)
 
+    async def _last(self, seconds: float, asking: Coroutine[Any, Any, T]) -> T:
+        """A call at the end.  A server that does not answer keeps nobody for longer"""
+        try:
+            return await self._port.within(seconds, asking)
+        except TimeoutError:
+            raise psycopg.OperationalError('the server does not answer') from None
+
     async def _granted(self, text: str, values: Callable[[], Sequence[Any]], key: str, owner: str, pool: Any = None) -> Any:
         """The same, for a call that grants.  A caller that is interrupted, or gets no answer, must not hold a lock without knowing it"""
         seen: list[Any] = []
@@ -238,34 +245,42 @@ class Core:
 
     async def _give_back(self, key: str, owner: str) -> None:
         try:
-            await self._ask(RELEASE, lambda: (key, owner), key, patience=0)
+            await self._last(GRACE, self._ask(RELEASE, lambda: (key, owner), key, patience=0))
         except (psycopg.Error, errors.LockError) as error:
             logger.warning('lock "%s" may be held until its lease runs out: %s', key, error)
 
     async def _acquire(self, make: Callable[..., L], key: str, owner: Owner, ttl: Seconds | None, wait: Seconds | None, mode: str,
                        max_holders: int | None, holder: str | None, meta: Any, on_lost: Callable[[errors.LockLost], object] | None) -> L:
         begun = asked = now()
+        limit, none = interval(wait), timedelta()
 
-        def values() -> Sequence[Any]:
-            nonlocal asked
-            asked = now()
-            left = interval(wait)
-            if left is not None:  # of the wait, where the call is repeated
-                left = max(left - timedelta(seconds=asked - begun), timedelta()) if asked > begun else left
-            return (key, interval(ttl), owner, mode, left, holder, jsonb(meta), max_holders)
+        def left() -> timedelta | None:
+            return limit and max(limit - timedelta(seconds=now() - begun), none)
 
-        waits = wait is None or interval(wait) != timedelta()
-        slots = self._slots if waits else None
-        patience = float(getattr(self._pool, 'timeout', 30))
-        if slots and not await slots.take(patience):
-            raise PoolTimeout(f"couldn't wait for a lock after {patience:.2f} sec: others wait on as many connections as the pool has for them")
-        try:
-            answer = Grant._make(await self._granted(ACQUIRE, values, key, owner, self._waits if waits else self._pool))
-        finally:
-            if slots:
-                slots.give()
+        async def ask(pool: Any, rest: Callable[[], timedelta | None]) -> Grant:
+            def values() -> Sequence[Any]:
+                nonlocal asked
+                asked = now()
+                return (key, interval(ttl), owner, mode, rest(), holder, jsonb(meta), max_holders)
+            return Grant._make(await self._granted(ACQUIRE, values, key, owner, pool))
+
+        if limit is not None and limit <= none:
+            answer = await ask(self._pool, lambda: limit)
+        elif self._slots is None:
+            answer = await ask(self._waits, left)
+        else:  # a lock that is free needs no turn
+            answer = await ask(self._pool, timedelta)
+            rest = left()
+            if answer.status in ('held', 'pending') and await self._slots.take(None if rest is None else rest.total_seconds()):
+                try:
+                    answer = await ask(self._pool, left)
+                finally:
+                    self._slots.give()
         if answer.token is None or answer.lasts is None:
-            raise errors.refused(key, answer)
+            refused = errors.refused(key, answer)
+            if isinstance(refused, errors.LockHeld) and limit and left() == none:
+                refused.status = 'timeout'
+            raise refused
         return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)
 
     async def _close(self) -> None:
@@ -284,7 +299,7 @@ class Held:
         self._locks, self._port, self._ttl, self._until, self._lasts, self._on_lost = locks, locks._port, ttl, until, lasts, on_lost
         self._lost: errors.LockLost | None = None
         self._jobs: list[Job] = []
-        self._released = False
+        self._released, self._attempts = False, 0
         self._box: Mailbox | None = None  # of the line, which waits for the end of the lock
         self._turn = self._port.slots(1)  # of the one call that extends
         self._stirred, self._again, self._over = self._port.flag(), self._port.flag(), self._port.flag()
@@ -300,9 +315,19 @@ class Held:
             self._lose(errors.LockExpired(f'lease of lock "{self.key}" is over, and no heartbeat was answered in time', key=self.key))
         return self._lost
 
-    def _left(self, more: float = 0) -> float | None:
-        """Seconds that are left of the lease, and `more`; None if nobody knows"""
-        return None if self._until == float('inf') else (0 if self._lost else max(self._until - now(), 0)) + more
+    def _left(self, more: float = 0) -> float:
+        """Seconds that are left of the lease, or for which a heartbeat asks if nobody knows its end, and `more`"""
+        if self._until == float('inf') and not self._lost:
+            ttl = interval(self._ttl)
+            return (self._locks._patience if ttl is None else ttl.total_seconds()) + more
+        return (0 if self._lost else max(self._until - now(), 0)) + more
+
+    def _check(self) -> None:
+        """Raises if the lock is lost, or if it was released, as far as we know: then only that may be repeated"""
+        if lost := self.lost:
+            raise lost
+        if self._over.is_set():
+            raise errors.LockReleased(f'lock "{self.key}" was released before', key=self.key)
 
     def _lose(self, lost: errors.LockLost) -> None:
         self._lost = lost
@@ -318,7 +343,7 @@ class Held:
         """The state of the lock: the server tells more where it raises"""
         lost = errors.LOST.get(status, errors.LockExpired)(f'lock "{self.key}" is lost: {status}', key=self.key)
         try:
-            await self._locks._ask(EXTEND, lambda: (self.key, self.owner), self.key, patience=0)
+            await self._locks._last(GRACE, self._locks._ask(EXTEND, lambda: (self.key, self.owner), self.key, patience=0))
         except errors.LockLost as told:
             lost = told
         except (psycopg.Error, errors.LockError) as error:
@@ -327,15 +352,15 @@ class Held:
 
     async def _extend(self) -> None:
         """One heartbeat: sets the deadline, or `lost`, which it raises"""
-        while not self.lost:
-            if await self._turn.take(self._left()):  # the server sees the calls in the order of their values
-                try:
-                    await self._beat()
-                finally:
-                    self._turn.give()
-                break
-        if self._lost:
-            raise self._lost
+        self._check()
+        while not await self._turn.take(min(self._until - now(), TIMER)):  # the server sees the calls in the order of their values
+            self._check()
+        try:
+            self._check()
+            await self._beat()
+        finally:
+            self._turn.give()
+        self._check()
 
     async def _beat(self) -> None:
         asked = now()
@@ -352,7 +377,7 @@ class Held:
             self._stirred.set()
         elif status in ('pending', 'denied'):
             raise errors.LockError(f'lock "{self.key}" was not extended: {status}', key=self.key)
-        else:
+        elif not self._over.is_set():  # else the end is known, such as a release
             self._lose(await self._lost_by(status))
 
     async def _extend_to(self, ttl: Seconds | None) -> None:
@@ -362,10 +387,6 @@ class Held:
 
     def _keep(self) -> None:
         """From now on, heartbeats keep it"""
-        if self._lost:
-            raise self._lost
-        if self._released:
-            raise errors.LockReleased(f'lock "{self.key}" was released before', key=self.key)
         if not self._jobs:
             self._jobs.append(self._port.start(self._beats(), f'heartbeat of lock {self.key}'))
             if self._watched or self._on_lost:
@@ -396,9 +417,9 @@ class Held:
         """Apart from the heartbeat, which may get no answer"""
         while not self.lost:
             await self._stirred.wait(min(self._until - now(), TIMER))
+            self._stirred.clear()
             if self._released:
                 return
-            self._stirred.clear()
         if self._lost:
             self._told(self._lost)
 
@@ -419,26 +440,23 @@ class Held:
         for job in self._jobs[:1]:  # the heartbeat, which may hang
             await job.end(self._left())
         for job in self._jobs[1:]:
-            await job.end()
-        attempts = 0
+            await job.end(self._left(GRACE))
 
         def values() -> Sequence[Any]:
-            nonlocal attempts
-            attempts += 1
+            self._attempts += 1
             return (self.key, self.owner)
 
         try:
             asking = self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
-            # A server that does not answer keeps nobody in the block for longer than the lease.
-            (answer,) = await (self._port.within(self._left(GRACE), asking) if self._jobs else asking)
+            (answer,) = await (self._locks._last(self._left(GRACE), asking) if self._jobs else asking)
         except BaseException as error:
             self._released = False  # as far as we know; one may try again, unless the lease is over
-            if isinstance(error, (psycopg.Error, errors.LockError, TimeoutError)) and (lost := self.lost):
+            if isinstance(error, (psycopg.Error, errors.LockError)) and (lost := self.lost):
                 self._released = True
                 raise lost from error
             raise
         lost = self._lost or lost
-        if answer != 'released' and not (attempts > 1 and answer in ('already_released', 'not_found')):
+        if answer != 'released' and not (self._attempts > 1 and answer in ('already_released', 'not_found')):
             if lost is None or isinstance(lost, errors.LockExpired):
                 lost = await self._lost_by(answer)
             self._lost = lost
@@ -574,7 +592,7 @@ class Line(Generic[L]):
             await self._lock._release()
         elif box:
             try:
-                await self._locks._ask(LEAVE, lambda: (self.key, self.owner), self.key, patience=0)
+                await self._locks._last(GRACE, self._locks._ask(LEAVE, lambda: (self.key, self.owner), self.key, patience=0))
             except (psycopg.Error, errors.LockError) as error:
                 logger.warning('the place in line for lock "%s" is kept for a while: %s', self.key, error)
 

@@ -7,6 +7,7 @@ import contextlib
 import queue
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
@@ -87,7 +88,7 @@ class _Slots(threading.Semaphore):
 
 class _Job(threading.Thread):
     async def end(self, seconds: float | None = None) -> None:
-        if self is not threading.current_thread():
+        if self is not threading.current_thread() and not sys.is_finalizing():  # no thread runs any more, and none ends
             self.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
@@ -105,8 +106,10 @@ class _Port:
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         return await work
 
-    async def within(self, seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+    async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
         """In a thread, which goes on where it takes longer"""
+        if sys.is_finalizing():  # a thread that is started now never runs
+            return await work
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def to_the_end() -> None:
@@ -118,7 +121,7 @@ class _Port:
             threading.Thread(target=to_the_end, name='release of a lock', daemon=True).start()
         except RuntimeError:  # the interpreter ends, and starts no thread
             return await work
-        return done.result(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+        return done.result(min(seconds, threading.TIMEOUT_MAX))
 
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
         with pool.connection() as connection:
@@ -171,6 +174,7 @@ class Lock(_core.Held):
         run(self._assert(connection))
 
     def __enter__(self) -> Lock:
+        self._check()
         self._keep()
         return self
 
@@ -233,16 +237,17 @@ class Locks(_core.Core):
         """Calls fn(lock) when it is our turn, and again when the lock was lost; what fn returns, or None after close()"""
         poll = ttl if isinstance(ttl, (int, float)) else ttl.total_seconds()
         while True:
-            with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
-                lock = run(line._lead())
-                if lock is None:
-                    return None
-                try:
+            lock = None
+            try:
+                with self.queue(name, ttl=ttl, holder=holder, poll=poll / 3, on_lost=on_lost) as line:
+                    lock = run(line._lead())
+                    if lock is None:
+                        return None
                     with lock:
                         return fn(lock)
-                except LockLost:
-                    if not lock.lost:
-                        raise
+            except LockLost:
+                if not (lock and lock.lost):
+                    raise
 
     def listen(self, keys: Sequence[str]) -> Listening:
         """The events of these keys; `connected`: ask, since events may have been lost"""
