@@ -16,7 +16,7 @@ before(async () => {
   pool = new pg.Pool(server.config());
   locks = new Locks(pool);
   form = locks.editing((req) => /^\/(order:\d+)/.exec(req.url)?.[1], {
-    user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
+    wait: '1 min', user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
   web = http.createServer((req, res) => {
     res.on('close', () => web.emit(`closed ${req.url}`));
     form(req, res);
@@ -173,7 +173,7 @@ test('what a page hears has no owner in it', async () => {
   const heard = async (pattern) => {
     while (!pattern.test(text)) text += (await reader.read()).value;
   };
-  await heard(/"event":"connected".*"free":true/); // from now on it misses no event
+  await heard(/^retry: 200\n\n[^]*"event":"connected".*"free":true/); // from now on it misses no event
   await act('/order:6', 'Alice', 'open');
   await heard(/"event":"changed".*"holder":"Alice"/);
   await act('/order:6', 'Bob', 'queue');

@@ -1,7 +1,7 @@
 // The line, leaders and the listener, with the real driver and a real server
 
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
+import { on } from 'node:events';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
 import { LockLost, LockUnreachable, Locks } from '../index.js';
@@ -83,10 +83,13 @@ test('the channel adds to what the pool knows', async () => {
 });
 
 test('a listener that cannot connect says so once', async () => {
-  const unheard = new Locks(pool, { channel: { host: '/nowhere' } });
+  const unheard = new Locks(pool, { channel: { host: '/nowhere' }, patience: 100 });
   const events = unheard.listen(['nowhere']);
-  const [warning] = await once(process, 'warning');
-  assert.match(warning.message, /no connection to hear of locks: .*nowhere/);
+  for await (const [{ name, message }] of on(process, 'warning')) {
+    if (name !== 'AtomicLockWarning') continue;
+    assert.match(message, /no connection to hear of locks: .*nowhere/);
+    break;
+  }
   events.end();
 });
 
@@ -197,6 +200,15 @@ test('a key that a policy reserves for others does not keep us from hearing of t
   await (await locks.acquire('heard:1')).release();
   const { value } = await events.next();
   assert.equal(`${value.event} ${value.key}`, 'acquired heard:1'); // and not connected, as after a loss
+  events.end();
+});
+
+test('a server that cannot say the channel denies nothing: the listener connects again', async () => {
+  await server.sql('ALTER FUNCTION lock_channel(text) RENAME TO lock_channel_away');
+  const events = locks.listen(['late']);
+  while (!/lock_channel\(\w+\) does not exist/.test(server.log())) await server.sql('SELECT 1');
+  await server.sql('ALTER FUNCTION lock_channel_away(text) RENAME TO lock_channel');
+  assert.deepEqual((await events.next()).value, { event: 'connected', key: 'late' });
   events.end();
 });
 

@@ -7,6 +7,7 @@ import pg from 'pg';
 import {
   LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, LockStale, Locks, lockKey,
 } from '../index.js';
+import { milliseconds } from '../lib/calls.js';
 import { startServer } from './server.js';
 
 let server, pool, locks;
@@ -132,15 +133,25 @@ test('a wait for longer than the lease', async () => {
 
 test('waits leave a connection to the heartbeat', async () => {
   const small = new pg.Pool({ ...server.config(), max: 2 });
-  const few = new Locks(small);
+  const few = new Locks(small, { holder: 'Alice' });
   const first = await few.acquire('few', { ttl: 900 });
   const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
   const giveUp = new AbortController();
   const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
+  await server.until("SELECT waiters = 1 FROM lock_status('few')");
   giveUp.abort(new Error('gone'));
   await assert.rejects(last, /gone/);
   await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('few')", [new Date()]);
   assert.ok(first.isOurs());
+  // Those without a connection are refused when their wait is over, and take what is free, or gets free.
+  await thrown(few.acquire('few', { wait: 20 }), LockHeld, { status: 'held', holder: 'Alice' });
+  await thrown(few.acquire('few', { wait: '00:00:00.02' }), LockHeld, { status: 'timeout' });
+  await (await few.acquire('free', { wait: '1 min' })).release();
+  const taken = await locks.acquire('free');
+  const free = few.acquire('free', { wait: '1 h' });
+  for (let i = 0; i < 2; i++) await few.status(['free']); // it has asked by then
+  await taken.release();
+  await (await free).release();
   await first.release();
   await Promise.all(others);
   await small.end();
@@ -178,6 +189,64 @@ test('a call that was given up ends nothing that it has not made', async () => {
   assert.equal(third.status, 'acquired');
   await third.extend();
   await third.release();
+});
+
+test('an abort is heard at once, whatever the call is about to do', async () => {
+  const hung = async (call, there) => {
+    const giveUp = new AbortController();
+    let heard;
+    const given = call(giveUp.signal).catch((error) => { heard = error.message; });
+    await there();
+    giveUp.abort(new Error('gone'));
+    await new Promise((resolve) => { setImmediate(resolve); });
+    assert.equal(heard, 'gone');
+    await given;
+  };
+  const blocker = new pg.Client(server.config('postgres'));
+  await blocker.connect();
+  const blocked = (query) => server.until("SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ $1", [query]);
+
+  // It asks where the extension is.
+  await blocker.query('BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE');
+  await hung((signal) => new Locks(pool).acquire('abort', { signal }), () => blocked('extversion'));
+  await blocker.query('ROLLBACK');
+
+  // It stays until an earlier call of the owner has ended.
+  const patient = new Locks(pool, { patience: 3600000 });
+  await patient.status(['abort']);
+  const first = new AbortController();
+  await blocker.query('BEGIN; LOCK TABLE app_lock, app_lock_queue IN ACCESS EXCLUSIVE MODE');
+  const left = assert.rejects(patient.acquire('abort', { owner: 'form', signal: first.signal }), /left/);
+  await blocked('lock_try_acquire');
+  first.abort(new Error('left'));
+  await blocked('lock_leave');
+  await hung((signal) => patient.acquire('abort', { owner: 'form', signal }), async () => {});
+  await blocker.end();
+  await left;
+});
+
+test('a lease counts from when the statement was sent, and not from when the call began', async (t) => {
+  const small = new pg.Pool({ ...server.config(), max: 1 });
+  const one = new Locks(small);
+  await one.status(['sent']);
+  const busy = await small.connect();
+  const acquired = one.acquire('sent', { ttl: '30 min' });
+  while (small.waitingCount === 0) await new Promise((resolve) => { setImmediate(resolve); });
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 3600000); // the connection comes an hour later
+  busy.release();
+  const lock = await acquired;
+  assert.ok(lock.isOurs());
+  await lock.release();
+  await small.end();
+});
+
+test('durations are those of the server', async () => {
+  for (const text of ['0', '0 s', '1', '1.5 s', '100 msec', '20 ms', '3 secs', '1 m', '2 min', '1 hr', '2 hours', '1 day', '2 weeks']) {
+    const [{ ms }] = await server.sql('SELECT extract(epoch FROM $1::interval) * 1000 AS ms', [text]);
+    assert.equal(milliseconds(text), Number(ms), text);
+  }
+  for (const other of [null, '1 min 30 s', '00:00:03', '1 century']) assert.equal(milliseconds(other), Infinity);
 });
 
 test('run() gives an answer, releases, and passes errors on', async () => {

@@ -92,18 +92,39 @@ test('a lost answer: acquire, heartbeat, release', async () => {
 test('a connection that goes silent: calls end, and heartbeats go on by another one', async () => {
   const way = await leakyWay(/^$/);
   const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
-  const through = new Locks(leaky, { patience: 1000 });
-  const lock = await through.acquire('silent', { ttl: 6000, holder: 'Alice' });
-  await (await through.acquire('other')).release();
+  const through = new Locks(leaky, { patience: 3000 });
+  const lock = await through.acquire('silent', { ttl: 9000, holder: 'Alice' });
+  const other = await through.acquire('other', { ttl: '1 h' });
   way.silent = true;
-  await assert.rejects(through.acquire('other'), LockUnreachable);
+  await Promise.all([assert.rejects(through.acquire('another'), LockUnreachable), assert.rejects(other.release(), LockUnreachable)]);
   way.silent = false;
+  await other.release();
   // More than once the length of the lease
-  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '5 s' AND locked FROM lock_status('silent')", [new Date()]);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '8 s' AND locked FROM lock_status('silent')", [new Date()]);
   assert.ok(lock.isOurs());
   await lock.release();
   way.end();
   await leaky.end();
+});
+
+test('a place in line is given up at once, though the server is silent', async () => {
+  const way = await leakyWay(/^$/);
+  const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
+  const through = new Locks(leaky, { patience: 3600000 });
+  const lock = await locks.acquire('left', { ttl: '1 h' });
+  const stop = new AbortController();
+  await assert.rejects(async () => {
+    for await (const { state } of through.queue('left', { signal: stop.signal })) {
+      assert.equal(state, 'queued');
+      way.silent = true;
+      stop.abort(new Error('gone'));
+    }
+  }, /gone/);
+  way.silent = false;
+  await server.until("SELECT queued = 0 FROM lock_status('left')");
+  await lock.release();
+  await leaky.end();
+  way.end();
 });
 
 test('a restart in the middle: the lock is kept, the line and the listener go on', async () => {
