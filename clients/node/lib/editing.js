@@ -174,12 +174,12 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
     res.on('error', end).on('close', end);
     res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
     if (res.destroyed) return;
-    res.write('retry: 200\n\n');
+    res.write('retry: 3000\n\n');
     off = calls.listener.subscribe(key, tell);
     timer = setInterval(tell, 15000, { event: 'poll' });
     ending = setTimeout(() => {
       stop();
-      res.end();
+      res.end('retry: 200\n\n'); // the next stream says 3000 again
     }, streamed);
     tell({ event: 'poll' });
   }

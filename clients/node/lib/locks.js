@@ -30,12 +30,14 @@ export class Locks {
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
   async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
     const call = { signal };
-    const take = (longest) => {
+    const take = async (longest) => {
       call.wait = milliseconds(longest);
-      return this.#calls.ask(
+      const answered = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
         [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, onReacquire], call);
+      call.sent = undefined;
+      return answered;
     };
     let answer;
     try {
