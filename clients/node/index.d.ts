@@ -7,7 +7,7 @@ export type Duration = number | string;
 export interface LocksOptions {
   /** Schema of the extension, by its name without quotes; by default it is looked up */
   schema?: string;
-  /** Where to listen, if the pool is one of a pooler in transaction mode; the rest is as in the pool.  A text is a whole connection string, to which the pool adds nothing */
+  /** Where to listen, if the pool is one of a pooler in transaction mode; the rest is as in the pool.  A text is a whole connection string: the pool adds nothing to it */
   channel?: ClientConfig | string;
   /** Label that others see; by default application_name, or the role's name */
   holder?: string;

@@ -206,7 +206,7 @@ test('a key that a policy reserves for others does not keep us from hearing of t
 test('a server that cannot say the channel denies nothing: the listener connects again', async () => {
   await server.sql('ALTER FUNCTION lock_channel(text) RENAME TO lock_channel_away');
   const events = locks.listen(['late']);
-  while (!/lock_channel\(\w+\) does not exist/.test(server.log())) await server.sql('SELECT 1');
+  await server.until("SELECT pg_read_file($1) ~ 'lock_channel\\(\\w+\\) does not exist'", [`${server.socket}/log`]);
   await server.sql('ALTER FUNCTION lock_channel_away(text) RENAME TO lock_channel');
   assert.deepEqual((await events.next()).value, { event: 'connected', key: 'late' });
   events.end();
