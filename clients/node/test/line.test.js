@@ -63,10 +63,10 @@ test('a place is given up by leaving the loop, and by the signal', async () => {
 
 test('a lock from the line that is lost; its ttl and meta', async () => {
   const turns = [];
-  for await (const turn of locks.queue('order:3', { ttl: 900, meta: { tab: 1 } })) {
+  for await (const turn of locks.queue('order:3', { ttl: 3000, meta: { tab: 1 } })) {
     turns.push(turn);
     if (turn.state !== 'acquired') continue;
-    const [{ short, meta }] = await server.sql("SELECT ttl_remaining <= interval '900 ms' AS short, meta FROM lock_status('order:3')");
+    const [{ short, meta }] = await server.sql("SELECT ttl_remaining <= interval '3 s' AS short, meta FROM lock_status('order:3')");
     assert.deepEqual({ short, meta }, { short: true, meta: { tab: 1 } });
     await server.sql("SELECT force_release('order:3', 'test')");
   }
@@ -106,7 +106,7 @@ test('without events, the line is polled', async () => {
 test('one of two leads, the other takes over, and the first leads again', async () => {
   const led = [];
   const stop = new AbortController();
-  const lead = (name) => locks.lead('leader', { holder: name, ttl: 900, poll: hour, signal: stop.signal }, async (lock, signal) => {
+  const lead = (name) => locks.lead('leader', { holder: name, ttl: 3000, poll: hour, signal: stop.signal }, async (lock, signal) => {
     led.push(name);
     await new Promise((resolve) => { signal.addEventListener('abort', resolve); });
     led.push(`${name} ${lock.lost ? 'lost' : 'stopped'}`);
@@ -152,7 +152,7 @@ test('a leader whose work has returned does not work again, though the release f
 test('the signal ends a lock from the line', async () => {
   const stop = new AbortController();
   await assert.rejects(async () => {
-    for await (const { state } of locks.queue('order:5', { signal: stop.signal })) if (state === 'acquired') setTimeout(() => stop.abort(new Error('gone')), 50);
+    for await (const { state } of locks.queue('order:5', { signal: stop.signal })) if (state === 'acquired') setImmediate(() => stop.abort(new Error('gone')));
   }, /gone/);
   assert.equal((await locks.status(['order:5']))[0].locked, false);
 });

@@ -213,7 +213,7 @@ pidfile = ${dir}/pid
   try {
     const behind = new Locks(pooled, { channel: { host: server.socket } });
     // It may not listen yet: then the call is repeated.
-    const lock = await behind.acquire('pooled', { ttl: 900, owner: 'alice' });
+    const lock = await behind.acquire('pooled', { ttl: 3000, owner: 'alice' });
     await lock.transaction((client) => lock.assert(client));
     const [{ owner }] = (await pooled.query("SELECT current_setting('atomic_lock.owner', true) AS owner")).rows;
     assert.ok(!owner); // the next transaction is not Alice
