@@ -85,14 +85,14 @@ export class Listener {
     this.#running = false;
   }
 
-  // These errors of the server concern this key alone: a policy may reserve it for others, and
-  // some texts are no keys.  After any other, the connection is made anew.
+  // These errors of the server concern this key alone: a policy may reserve it for others, it
+  // may be of another server, and some texts are no keys.  After any other, the connection is made anew.
   async #listen(client, key, hears) {
     try {
       await this.#query(client, 'LISTEN', key);
       for (const hear of hears) hear({ event: 'connected', key });
     } catch (error) {
-      if (!error.severity || !/^(42501|22|54)/.test(error.code)) {
+      if (!error.severity || !/^(42501|22|54|LK010)/.test(error.code)) {
         client.connection?.stream?.destroy();
         throw error;
       }

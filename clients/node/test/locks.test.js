@@ -347,7 +347,10 @@ test('errors are classes', async () => {
   await grant.release();
   await server.sql("ALTER ROLE shop SET atomic_lock.partitions = 2; ALTER ROLE shop SET atomic_lock.partition = -1");
   const other = new pg.Pool(server.config());
-  await thrown(new Locks(other).acquire('k'), LockPartition, { code: 'LK010' });
+  const elsewhere = new Locks(other), events = elsewhere.listen(['k']);
+  await thrown(elsewhere.acquire('k'), LockPartition, { code: 'LK010' });
+  assert.deepEqual((await events.next()).value, { event: 'denied', key: 'k' });
+  events.end();
   await other.end();
   await server.sql('ALTER ROLE shop RESET ALL');
   const client = await pool.connect();
