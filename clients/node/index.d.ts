@@ -11,7 +11,7 @@ export interface LocksOptions {
   channel?: ClientConfig | string;
   /** Label that others see; by default application_name, or the role's name */
   holder?: string;
-  /** For how long a call is repeated whose answer is lost, and for how long the listener connects before it warns, in milliseconds; 30000.  A wait that is lost later is not repeated */
+  /** For how long a call is repeated whose answer is lost, and for how long the listener connects before it warns, in milliseconds; 30000 */
   patience?: number;
 }
 

@@ -78,12 +78,12 @@ export class Calls {
 
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
   // asked is the moment that durations in the answer count from.  After an abort of lasting, a
-  // statement under way is finished and not repeated.
+  // statement under way is finished and not repeated; nor is it with once.
   // A try may take as long as the statement waits, and a part of the time there is: a connection
   // that has gone silent says nothing by itself.
   // Sets call.sent to the moment when a statement was sent: from then on it may have had its effect.
   async ask(sql, values, call = {}) {
-    const { until = performance.now() + this.patience, signal, lasting, updating, wait: waits = 0 } = call;
+    const { until = performance.now() + this.patience, signal, lasting, updating, once, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
@@ -95,7 +95,7 @@ export class Calls {
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
-        if (performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
+        if (once || performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
       await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);
     }
@@ -149,8 +149,9 @@ export class Calls {
 
   // take(wait) asks for a lock.  If it is not free, a statement waits for it, on a connection of its
   // own.  Such statements have half of the pool's connections at most, since heartbeats need one:
-  // a call beyond that asks again from time to time, and is refused when its wait is over.  Where
-  // the server alone knows how long the wait is, the server has to end it.
+  // a call beyond that asks again from time to time, and is refused when its wait is over.  So does
+  // one that loses its connection.  Where the server alone knows how long the wait is, the server
+  // has to end it.
   async waitFor(take, wait, signal, worth = ({ status }) => /^(held|pending)$/.test(status)) {
     let end;
     for (;;) {
@@ -160,7 +161,13 @@ export class Calls {
       if (left <= 0 || !worth(answer.row)) return answer;
       if (this.#waiting < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
         this.#waiting++;
-        return take(left === Infinity ? wait : Math.ceil(left)).finally(() => { this.#waiting--; });
+        try {
+          return await take(left === Infinity ? wait : Math.ceil(left), true);
+        } catch (error) {
+          if (signal?.aborted || !(error instanceof LockUnreachable)) throw error;
+        } finally {
+          this.#waiting--;
+        }
       }
       await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal }).catch(ignore);
     }

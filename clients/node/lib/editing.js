@@ -61,9 +61,9 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   }
 
   async function acquire(key, owner, holder) {
-    const take = (longest) => calls.ask(
+    const take = (longest, once) => calls.ask(
       `SELECT acquired, status, holder, ${owned} FROM @lock_try_acquire($1, ttl => $2, owner => $3, holder => $4, wait => $5)`,
-      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest) });
+      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest), once });
     await calls.stay(key, owner);
     // A page that is loaded again may come before the last request of the one before.
     const { row } = await calls.waitFor(take, wait, undefined, (refused) => refused.status === 'pending' || (refused.status === 'held' && refused.holder === holder));

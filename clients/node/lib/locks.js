@@ -30,8 +30,8 @@ export class Locks {
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
   async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
     const call = { signal };
-    const take = async (longest) => {
-      call.wait = milliseconds(longest);
+    const take = async (longest, once) => {
+      Object.assign(call, { wait: milliseconds(longest), once });
       const answered = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,

@@ -147,13 +147,26 @@ test('waits leave a connection to the heartbeat', async () => {
   await thrown(few.acquire('few', { wait: '00:00:00.02' }), LockHeld, { status: 'timeout' });
   await (await few.acquire('free', { wait: '1 min' })).release();
   const taken = await locks.acquire('free');
-  const free = few.acquire('free', { wait: '1 h' });
+  const free = few.acquire('free', { wait: '5 min' });
   for (let i = 0; i < 2; i++) await few.status(['free']); // it has asked by then
   await taken.release();
   await (await free).release();
   await first.release();
   await Promise.all(others);
   await small.end();
+});
+
+test('a wait whose connection is lost goes on for what is left of it', async (t) => {
+  const first = await locks.acquire('resumed', { ttl: '1 h' });
+  const long = locks.acquire('resumed', { wait: '5 min' });
+  const refused = thrown(locks.acquire('resumed', { wait: '2 min' }), LockHeld, { status: 'held' });
+  await server.until("SELECT waiters = 2 FROM lock_status('resumed')");
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 180000); // three minutes later
+  await server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
+  await refused;
+  await first.release();
+  await (await long).release();
 });
 
 test('a wait that times out, and one that is cancelled', async () => {
