@@ -7,11 +7,11 @@ export type Duration = number | string;
 export interface LocksOptions {
   /** Schema of the extension, by its name without quotes; by default it is looked up */
   schema?: string;
-  /** Where to listen, if the pool is one of a pooler in transaction mode; the rest is as in the pool */
+  /** Where to listen, if the pool is one of a pooler in transaction mode; the rest is as in the pool.  A text is a whole connection string: the pool adds nothing to it */
   channel?: ClientConfig | string;
   /** Label that others see; by default application_name, or the role's name */
   holder?: string;
-  /** For how long a call is repeated whose answer is lost, in milliseconds; 30000 */
+  /** For how long a call is repeated whose answer is lost, and for how long the listener connects before it warns, in milliseconds; 30000 */
   patience?: number;
 }
 
@@ -34,7 +34,7 @@ export interface AcquireOptions {
   /** Proves who has the lock: a secret.  By default a random one */
   owner?: string;
   ttl?: Duration;
-  /** Longest wait; null: as long as max_wait of the key allows */
+  /** Longest wait; null: as long as max_wait of the key allows, or without end while half of the pool's connections wait already */
   wait?: Duration | null;
   mode?: 'exclusive' | 'shared';
   maxHolders?: number;

@@ -12,13 +12,26 @@ const longest = 2 ** 31 - 1; // of a timer
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
 
-const units = { '': 1000, ms: 1, s: 1000, sec: 1000, second: 1000, min: 60000, minute: 60000, h: 3600000, hour: 3600000, d: 86400000, day: 86400000 };
+const units = {
+  '': 1000, ms: 1, msec: 1, s: 1000, sec: 1000, second: 1000, m: 60000, min: 60000, minute: 60000,
+  h: 3600000, hr: 3600000, hour: 3600000, d: 86400000, day: 86400000, week: 604800000,
+};
 
-// The milliseconds of a duration; of one that is written in another way, Infinity
+// The milliseconds of a duration that is a number and one unit; of every other, Infinity
 export function milliseconds(value) {
   if (typeof value === 'number') return value;
   const [, count, unit] = /^\s*([\d.]+)\s*([a-z]*?)\s*$/i.exec(value ?? '') ?? [];
-  return Number(count) * (units[unit?.toLowerCase()] ?? units[unit?.toLowerCase().replace(/s$/, '')]) || Infinity;
+  const ms = Number(count) * (units[unit?.toLowerCase()] ?? units[unit?.toLowerCase().replace(/s$/, '')]);
+  return Number.isNaN(ms) ? Infinity : ms;
+}
+
+// The promise's outcome, or, once the signal is aborted, its reason
+async function unless(signal, promise) {
+  let stop;
+  const stopped = new Promise((resolve, reject) => { stop = () => reject(signal.reason); });
+  if (signal?.aborted) stop();
+  signal?.addEventListener('abort', stop);
+  return Promise.race([promise, stopped]).finally(() => signal?.removeEventListener('abort', stop));
 }
 
 export const json = (value) => (value === undefined ? null : JSON.stringify(value));
@@ -27,17 +40,15 @@ export const number = (text) => (text === null ? null : Number(text));
 
 export class Calls {
   #pool;
-  #patience;
   #schema;
   #found;
   #waiting = 0; // statements that wait for a lock
-  #next = []; // called when one of them is over
   #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
     this.#pool = pool;
     this.#schema = schema && `"${schema.replaceAll('"', '""')}"`;
-    this.#patience = patience;
+    this.patience = patience;
     this.listener = new Listener(this, pool, channel);
     pool.on('error', ignore); // a connection that was lost while idle; without a listener, node would end
   }
@@ -55,7 +66,7 @@ export class Calls {
     const { rows: [{ database, version, schema }] } = await this.#send(
       `SELECT pg_catalog.current_database() AS database, extversion AS version, pg_catalog.quote_ident(nspname) AS schema
        FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_extension ON extname = 'atomic_lock'
-         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`, [], {}, Math.min(Math.max(this.#patience / 3, 1000), 10000));
+         LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace`, [], {}, Math.min(Math.max(this.patience / 3, 1000), 10000));
     if (version === null) throw new LockSetup(`the database "${database}" has no extension atomic_lock: say CREATE EXTENSION atomic_lock`);
     const [major, minor] = version.split('.').map(Number);
     if (major < oldest[0] || (major === oldest[0] && minor < oldest[1])) {
@@ -67,36 +78,34 @@ export class Calls {
 
   // @name in the statement is a function of the extension.  Answers { row, rows, asked }, where
   // asked is the moment that durations in the answer count from.  After an abort of lasting, a
-  // statement under way is finished and not repeated.
+  // statement under way is finished and not repeated; nor is it with once.
   // A try may take as long as the statement waits, and a part of the time there is: a connection
   // that has gone silent says nothing by itself.
-  // Sets call.sent when a statement was sent: from then on it may have had its effect.
+  // Sets call.sent to the moment when a statement was sent: from then on it may have had its effect.
   async ask(sql, values, call = {}) {
-    const { until = performance.now() + this.#patience, signal, lasting, updating, wait: waits = 0 } = call;
+    const { until = performance.now() + this.patience, signal, lasting, updating, once, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
       try {
         signal?.throwIfAborted();
         lasting?.throwIfAborted();
-        const schema = await this.schema();
-        const asked = performance.now();
-        const limit = waits + Math.min(Math.max((until - asked) / 3, 1000), 10000);
+        const schema = await unless(signal, this.schema());
+        const limit = waits + Math.min(Math.max((until - performance.now()) / 3, 1000), 10000);
         const { rows } = await this.#send(sql.replaceAll('@', () => `${schema}.`), values, call, limit);
-        return { row: rows[0], rows, asked };
+        return { row: rows[0], rows, asked: call.sent };
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
-        if (performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
+        if (once || performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
       await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);
     }
   }
 
   // Each statement has a connection to itself until it is answered.  One that does not answer in
-  // time, or not within seconds of a cancel, is closed.  Waits for locks have half of the pool's
-  // connections at most, since heartbeats need one.
+  // time, or not within seconds of a cancel, is closed.
   async #send(text, values, call, limit) {
-    const { signal } = call, most = Math.max(Math.floor((this.#pool.options.max ?? 10) / 2), 1);
-    let client, connecting, waiting, broken, timer, late;
+    const { signal } = call;
+    let client, connecting, broken, timer, late;
     const over = new Promise((resolve, reject) => { late = () => reject(new Error('timeout: no answer')); });
     over.catch(ignore);
     const within = (time) => {
@@ -116,16 +125,12 @@ export class Calls {
     within(limit);
     signal?.addEventListener('abort', cancel);
     try {
-      if (call.wait > 0) {
-        while (this.#waiting >= most) await Promise.race([over, new Promise((resolve) => { this.#next.push(resolve); })]);
-        this.#waiting++;
-        waiting = true;
-      }
+      signal?.throwIfAborted();
       connecting = this.#pool.connect();
       client = await Promise.race([connecting, over]);
       client.on('error', ignore);
       signal?.throwIfAborted();
-      call.sent = true;
+      call.sent = performance.now();
       return await Promise.race([client.query(text, values), over]);
     } catch (error) {
       broken = true;
@@ -139,16 +144,38 @@ export class Calls {
       } else {
         connecting?.then((other) => other.release(), ignore);
       }
-      if (waiting) {
-        this.#waiting--;
-        for (const next of this.#next.splice(0)) next();
+    }
+  }
+
+  // take(wait) asks for a lock.  If it is not free, a statement waits for it, on a connection of its
+  // own.  Such statements have half of the pool's connections at most, since heartbeats need one:
+  // a call beyond that asks again from time to time, and is refused when its wait is over.  So does
+  // one that loses its connection.  Where the server alone knows how long the wait is, the server
+  // has to end it.
+  async waitFor(take, wait, signal, worth = ({ status }) => /^(held|pending)$/.test(status)) {
+    let end;
+    for (;;) {
+      const answer = await take(0);
+      end ??= performance.now() + milliseconds(wait);
+      const left = end - performance.now();
+      if (left <= 0 || !worth(answer.row)) return answer;
+      if (this.#waiting < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
+        this.#waiting++;
+        try {
+          return await take(left === Infinity ? wait : Math.ceil(left), true);
+        } catch (error) {
+          if (signal?.aborted || !(error instanceof LockUnreachable)) throw error;
+        } finally {
+          this.#waiting--;
+        }
       }
+      await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal }).catch(ignore);
     }
   }
 
   // Takes the lock, or a place in line, or renews that
   async enqueue(key, { owner, holder, offer, keep, ttl, meta }, call = {}) {
-    await this.stay(key, owner);
+    await this.stay(key, owner, call.signal);
     const answer = await this.ask(
       `SELECT status, place, ticket, holder, fencing_token, extract(epoch FROM ttl_remaining) * 1000 AS left
        FROM @lock_enqueue($1, $2, $3, $4, $5, $6, $7)`, [key, owner, holder, interval(offer), interval(keep), interval(ttl), json(meta)], call);
@@ -173,11 +200,16 @@ export class Calls {
     return leave.done;
   }
 
+  // leave() for a caller who gives up, and who waits no longer than a second for the answer
+  quit(key, owner) {
+    return Promise.race([this.leave(key, owner), pause(1000, undefined, { ref: false })]);
+  }
+
   // This owner asks again: no leave() from before may end what it gets
-  async stay(key, owner) {
+  async stay(key, owner, signal) {
     const leave = this.#leaving.get(JSON.stringify([key, owner]));
     leave?.lasting.abort();
-    await leave?.done;
+    await unless(signal, leave?.done);
   }
 
   // The LK009 that says who ended a lease by force and why, or undefined

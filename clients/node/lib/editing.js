@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { interval, milliseconds } from './calls.js';
 import { LockChanged, LockDenied, LockHeldByOwner, LockQuota, LockUnreachable } from './errors.js';
 
-const remembered = 60000; // for how long a page that was closed, or sends nothing, is known
+const remembered = 60000; // for how long a page that was closed is known
 
 const streamed = 300000; // for how long a page hears by one stream; it connects again
 
@@ -24,6 +24,7 @@ function statusOf(error) {
 export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
   const closed = new Map(); // owners of pages that have said so: an action that comes late must not lock again
   const pages = new Map(); // by owner and key: the outcome of a page's requests
+  const silent = Math.min(Math.max(milliseconds(ttl), remembered), 86400000); // for how long a page that sends nothing is known
   const mine = (row) => ({ state: 'editing', token: Number(row.token ?? row.fencing_token), left: Number(row.left) });
 
   // The application's answer about a request is a text, or nothing.  All objects would be the same text.
@@ -44,7 +45,7 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   function pageOf(name) {
     const now = performance.now();
     for (const [each, { at, active }] of pages) {
-      if (at > now - remembered) break;
+      if (at > now - silent) break;
       if (active === 0) pages.delete(each);
     }
     const page = pages.get(name) ?? { newest: 0, gone: 0, active: 0, known: false };
@@ -60,13 +61,12 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   }
 
   async function acquire(key, owner, holder) {
-    const take = async (longest) => (await calls.ask(
+    const take = (longest, once) => calls.ask(
       `SELECT acquired, status, holder, ${owned} FROM @lock_try_acquire($1, ttl => $2, owner => $3, holder => $4, wait => $5)`,
-      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest) })).row;
+      [key, interval(ttl), owner, holder, interval(longest)], { wait: milliseconds(longest), once });
     await calls.stay(key, owner);
-    let row = await take(0);
     // A page that is loaded again may come before the last request of the one before.
-    if (row.status === 'pending' || (row.status === 'held' && row.holder === holder)) row = await take(wait);
+    const { row } = await calls.waitFor(take, wait, undefined, (refused) => refused.status === 'pending' || (refused.status === 'held' && refused.holder === holder));
     return row.acquired ? mine(row) : { state: 'reading', ...await shown(key) };
   }
 
@@ -150,10 +150,13 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
   // No owner is in what it sends, nor in what it is asked: addresses get into logs.
   async function stream(req, res, key) {
     let told = Promise.resolve(), off, timer, ending, polling = false;
-    const end = () => {
+    const stop = () => {
       off?.();
       clearInterval(timer);
       clearTimeout(ending);
+    };
+    const end = () => {
+      stop();
       res.destroy(); // the page connects again
     };
     const tell = ({ event, holder, by, from, reason, ticket, until, at }) => {
@@ -165,16 +168,19 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
         const left = event === 'offered' ? Date.parse(until) - Date.parse(at) : undefined;
         const status = await shown(key);
         if (res.writableLength > 100000) end(); // nobody reads
-        if (!res.destroyed) res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status })}\n\n`);
+        if (!res.destroyed && !res.writableEnded) res.write(`data: ${JSON.stringify({ event, holder, by, from, reason, ticket, left, status })}\n\n`);
       }).catch(end);
     };
     res.on('error', end).on('close', end);
     res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-cache, no-transform', 'X-Accel-Buffering': 'no' });
     if (res.destroyed) return;
-    res.flushHeaders();
+    res.write('retry: 3000\n\n');
     off = calls.listener.subscribe(key, tell);
     timer = setInterval(tell, 15000, { event: 'poll' });
-    ending = setTimeout(end, streamed);
+    ending = setTimeout(() => {
+      stop();
+      res.end('retry: 200\n\n'); // the next stream says 3000 again
+    }, streamed);
     tell({ event: 'poll' });
   }
 

@@ -2,7 +2,6 @@
 // and then says 'connected': what came meanwhile is lost, so a waiter has to ask.
 
 import { setTimeout as pause } from 'node:timers/promises';
-import { mayPass } from './errors.js';
 
 const ping = 30000; // a connection that is half open says nothing by itself
 
@@ -37,7 +36,7 @@ export class Listener {
   subscribe(key, hear) {
     const hears = this.#heard.get(key) ?? new Set();
     this.#heard.set(key, hears.add(hear));
-    if (this.#client) this.#listen(this.#client, key, [hear]);
+    if (this.#client) this.#listen(this.#client, key, [hear]).catch(() => {});
     if (!this.#running) this.#run();
     return () => {
       hears.delete(hear);
@@ -55,7 +54,7 @@ export class Listener {
 
   async #run() {
     this.#running = true;
-    let failures = 0;
+    let since; // when the connection was first found to be missing
     for (let wait = 100; this.#heard.size > 0; wait = Math.min(2 * wait, 10000)) {
       let client;
       try {
@@ -67,13 +66,17 @@ export class Listener {
         this.#client = client;
         await Promise.all([...this.#heard].map(([key, hears]) => this.#listen(client, key, hears)));
         wait = 50;
-        failures = 0;
+        since = undefined;
         while (this.#heard.size > 0 && await Promise.race([ended.then(() => false), pause(ping, true, { ref: false })])) {
           await this.#query(client, 'SELECT 1');
         }
       } catch (error) {
         client?.connection?.stream?.destroy();
-        if (++failures === 5) process.emitWarning(`no connection to hear of locks: ${error.message}`, 'AtomicLockWarning');
+        since ??= performance.now();
+        if (performance.now() - since >= this.#calls.patience) {
+          process.emitWarning(`no connection to hear of locks: ${error.message}`, 'AtomicLockWarning');
+          since = Infinity; // says so once
+        }
       }
       this.#client = undefined;
       client?.end().catch(() => {});
@@ -82,15 +85,18 @@ export class Listener {
     this.#running = false;
   }
 
-  // An error of the server concerns this key alone: a policy may reserve it for others, and
-  // some texts are no keys.
+  // These errors of the server concern this key alone: a policy may reserve it for others, it
+  // may be of another server, and some texts are no keys.  After any other, the connection is made anew.
   async #listen(client, key, hears) {
     try {
       await this.#query(client, 'LISTEN', key);
       for (const hear of hears) hear({ event: 'connected', key });
     } catch (error) {
-      if (error.severity && !mayPass(error)) for (const hear of hears) hear({ event: 'denied', key });
-      else client.connection?.stream?.destroy();
+      if (!error.severity || !/^(42501|22|54|LK010)/.test(error.code)) {
+        client.connection?.stream?.destroy();
+        throw error;
+      }
+      for (const hear of hears) hear({ event: 'denied', key });
     }
   }
 

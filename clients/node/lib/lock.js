@@ -79,7 +79,8 @@ export class Lock {
   }
 
   async #release() {
-    const { row } = await this.#calls.ask('SELECT @lock_try_release($1, $2) AS answer', [this.key, this.#owner], { until: this.#deadline });
+    const { row } = await this.#calls.ask('SELECT @lock_try_release($1, $2) AS answer', [this.key, this.#owner],
+      { until: Math.min(this.#deadline, performance.now() + this.#calls.patience) });
     if (this.lost) throw this.lost;
     // already_released: the answer to an earlier try was lost
     if (!/released$/.test(row.answer)) throw await this.#lose(row.answer);

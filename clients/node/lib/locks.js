@@ -29,20 +29,24 @@ export class Locks {
 
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
   async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
-    const call = { signal, wait: milliseconds(wait) };
+    const call = { signal };
+    const take = async (longest, once) => {
+      Object.assign(call, { wait: milliseconds(longest), once });
+      const answered = await this.#calls.ask(
+        `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
+         FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
+        [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, onReacquire], call);
+      call.sent = undefined;
+      return answered;
+    };
     let answer;
     try {
       signal?.throwIfAborted();
-      await this.#calls.stay(key, owner);
-      answer = await this.#calls.ask(
-        `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
-         FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
-        [key, interval(ttl), owner, mode, interval(wait), holder, json(meta), maxHolders, onReacquire], call);
+      await this.#calls.stay(key, owner, signal);
+      answer = await this.#calls.waitFor(take, wait, signal);
     } catch (error) {
       // Of a call without an answer nobody knows whether it has the lock.
-      if (call.sent && (signal?.aborted || error instanceof LockUnreachable)) {
-        await Promise.race([this.#calls.leave(key, owner), pause(1000, undefined, { ref: false })]);
-      }
+      if (call.sent && (signal?.aborted || error instanceof LockUnreachable)) await this.#calls.quit(key, owner);
       throw error;
     }
     const { status, holder: other, acquired_at: since, expires_at: until } = answer.row;
@@ -126,7 +130,7 @@ export class Locks {
       }
     } finally {
       events?.end();
-      if (!done && call.sent) await this.#calls.leave(key, owner);
+      if (!done && call.sent) await this.#calls.quit(key, owner);
     }
   }
 

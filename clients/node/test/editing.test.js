@@ -16,7 +16,7 @@ before(async () => {
   pool = new pg.Pool(server.config());
   locks = new Locks(pool);
   form = locks.editing((req) => /^\/(order:\d+)/.exec(req.url)?.[1], {
-    user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
+    wait: '1 min', user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
   web = http.createServer((req, res) => {
     res.on('close', () => web.emit(`closed ${req.url}`));
     form(req, res);
@@ -107,7 +107,7 @@ async function dropped(path, user, body, working) {
   await Promise.all([request, noticed]);
 }
 
-test('a page whose connection is lost keeps what it knows to have, and what it asks for again', async () => {
+test('a page whose connection is lost keeps what it knows to have, and what it asks for again', async (t) => {
   // Blocks what is asked, so that the answer to it finds no page
   const blocked = async (path, user, body) => {
     const blocker = new pg.Client(server.config('postgres'));
@@ -133,6 +133,13 @@ test('a page whose connection is lost keeps what it knows to have, and what it a
   await lock.release();
   assert.equal((await again).state, 'editing');
   await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
+  assert.equal((await act('/order:8', 'Alice', 'keep')).state, 'editing');
+
+  // It was silent for a minute and a half of its two.
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 90000);
+  await act('/order:9', 'Bob', 'keep');
+  await blocked('/order:8', 'Alice', { action: 'open' });
   assert.equal((await act('/order:8', 'Alice', 'keep')).state, 'editing');
 });
 
@@ -195,5 +202,16 @@ test('a stream that cannot be told goes away, and stops asking', async () => {
   } finally {
     await renamed('lock_status_away', 'lock_status');
   }
+  await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+});
+
+test('a stream ends after five minutes as a whole response, and the page connects again soon', async (t) => {
+  let due;
+  const { setTimeout: real } = globalThis;
+  t.mock.method(globalThis, 'setTimeout', (then, time, ...more) => (time === 300000 ? (due = then) : real(then, time, ...more)));
+  const response = await fetch(`${url}/order:11`, { headers: { 'X-User': 'Bob', 'X-Session': 'session' } });
+  await server.until("SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
+  due();
+  assert.match(await response.text(), /^retry: 3000\n\n[^]*retry: 200\n\n$/);
   await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^LISTEN'");
 });

@@ -7,6 +7,7 @@ import pg from 'pg';
 import {
   LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, LockStale, Locks, lockKey,
 } from '../index.js';
+import { milliseconds } from '../lib/calls.js';
 import { startServer } from './server.js';
 
 let server, pool, locks;
@@ -60,18 +61,18 @@ test('shared, at most two', async () => {
   await two.release();
 });
 
-test('a heartbeat keeps a lease of a second for three times as long', async () => {
-  const lock = await locks.acquire('kept', { ttl: 1000 });
+test('a heartbeat keeps a lease for longer than its length', async () => {
+  const lock = await locks.acquire('kept', { ttl: 3000 });
   const [first] = await server.sql("SELECT expires_at FROM lock_status('kept')");
-  await server.until("SELECT now() > $1::timestamptz + interval '2 s' AND locked FROM lock_status('kept')", [first.expires_at]);
+  await server.until("SELECT now() > $1::timestamptz + interval '1 s' AND locked FROM lock_status('kept')", [first.expires_at]);
   assert.ok(lock.isOurs());
   await lock.release();
 });
 
 test('a lease that was made shorter is kept at its new pace', async () => {
   const lock = await locks.acquire('shorter', { ttl: '1 h' });
-  await Promise.all([lock.extend('30 min'), lock.extend(900)]);
-  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('shorter')", [new Date()]);
+  await Promise.all([lock.extend('30 min'), lock.extend(3000)]);
+  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '4 s' AND locked FROM lock_status('shorter')", [new Date()]);
   assert.ok(lock.isOurs() && lock.lost === null);
   await lock.release();
 });
@@ -92,7 +93,7 @@ test('a release that was refused may be repeated, and the clock goes on', async 
 });
 
 test('an end by force aborts the signal, and says who and why', async () => {
-  const lock = await locks.acquire('forced', { ttl: 900 });
+  const lock = await locks.acquire('forced', { ttl: 3000 });
   await server.sql("SELECT force_release('forced', 'Alice is at \"lunch\"')");
   await aborted(lock.signal);
   assert.ok(lock.lost instanceof LockLost && lock.lost === lock.signal.reason && lock.lost === await lock.ended);
@@ -122,8 +123,8 @@ test('the local clock ends a lease whose heartbeats get no answer', async () => 
 
 test('a wait for longer than the lease', async () => {
   const first = await locks.acquire('patient');
-  const second = locks.acquire('patient', { ttl: 1000, wait: null });
-  await server.until("SELECT longest_wait > interval '1.2 s' FROM lock_activity WHERE key = 'patient'");
+  const second = locks.acquire('patient', { ttl: 3000, wait: null });
+  await server.until("SELECT longest_wait > interval '3.1 s' FROM lock_activity WHERE key = 'patient'");
   await first.release();
   const lock = await second;
   assert.ok(lock.isOurs());
@@ -132,18 +133,40 @@ test('a wait for longer than the lease', async () => {
 
 test('waits leave a connection to the heartbeat', async () => {
   const small = new pg.Pool({ ...server.config(), max: 2 });
-  const few = new Locks(small);
-  const first = await few.acquire('few', { ttl: 900 });
+  const few = new Locks(small, { holder: 'Alice' });
+  const first = await few.acquire('few', { ttl: '1 h' });
   const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
   const giveUp = new AbortController();
   const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
+  await server.until("SELECT waiters = 1 FROM lock_status('few')");
   giveUp.abort(new Error('gone'));
   await assert.rejects(last, /gone/);
-  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '1.5 s' AND locked FROM lock_status('few')", [new Date()]);
-  assert.ok(first.isOurs());
+  await first.extend();
+  // Those without a connection are refused when their wait is over, and take what is free, or gets free.
+  await thrown(few.acquire('few', { wait: 20 }), LockHeld, { status: 'held', holder: 'Alice' });
+  await thrown(few.acquire('few', { wait: '00:00:00.02' }), LockHeld, { status: 'timeout' });
+  await (await few.acquire('free', { wait: '1 min' })).release();
+  const taken = await locks.acquire('free');
+  const free = few.acquire('free', { wait: '5 min' });
+  for (let i = 0; i < 2; i++) await few.status(['free']); // it has asked by then
+  await taken.release();
+  await (await free).release();
   await first.release();
   await Promise.all(others);
   await small.end();
+});
+
+test('a wait whose connection is lost goes on for what is left of it', async (t) => {
+  const first = await locks.acquire('resumed', { ttl: '1 h' });
+  const long = locks.acquire('resumed', { wait: '5 min' });
+  const refused = thrown(locks.acquire('resumed', { wait: '2 min' }), LockHeld, { status: 'held' });
+  await server.until("SELECT waiters = 2 FROM lock_status('resumed')");
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 180000); // three minutes later
+  await server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
+  await refused;
+  await first.release();
+  await (await long).release();
 });
 
 test('a wait that times out, and one that is cancelled', async () => {
@@ -177,7 +200,80 @@ test('a call that was given up ends nothing that it has not made', async () => {
   const third = await locks.acquire('given up', { owner: 'form' });
   assert.equal(third.status, 'acquired');
   await third.extend();
+  // What was refused has made nothing.
+  const small = new pg.Pool({ ...server.config(), max: 1 });
+  const one = new Locks(small);
+  const stop = new AbortController();
+  const polling = one.acquire('given up', { owner: 'other', wait: '1 min', signal: stop.signal });
+  for (let i = 0; i < 2; i++) await one.status(['given up']); // it has asked by then
+  const busy = await small.connect();
   await third.release();
+  const fourth = await locks.acquire('given up', { owner: 'other' });
+  stop.abort(new Error('gone'));
+  await assert.rejects(polling, /gone/);
+  busy.release();
+  await one.status(['given up']);
+  await fourth.extend();
+  await fourth.release();
+  await small.end();
+});
+
+test('an abort is heard at once, whatever the call is about to do', async () => {
+  const hung = async (call, there) => {
+    const giveUp = new AbortController();
+    let heard;
+    const given = call(giveUp.signal).catch((error) => { heard = error.message; });
+    await there();
+    giveUp.abort(new Error('gone'));
+    await new Promise((resolve) => { setImmediate(resolve); });
+    assert.equal(heard, 'gone');
+    await given;
+  };
+  const blocker = new pg.Client(server.config('postgres'));
+  await blocker.connect();
+  const blocked = (query) => server.until("SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ $1", [query]);
+
+  // It asks where the extension is.
+  await blocker.query('BEGIN; LOCK TABLE pg_extension IN ACCESS EXCLUSIVE MODE');
+  await hung((signal) => new Locks(pool).acquire('abort', { signal }), () => blocked('extversion'));
+  await blocker.query('ROLLBACK');
+
+  // It stays until an earlier call of the owner has ended.
+  const patient = new Locks(pool, { patience: 3600000 });
+  await patient.status(['abort']);
+  const first = new AbortController();
+  await blocker.query('BEGIN; LOCK TABLE app_lock, app_lock_queue IN ACCESS EXCLUSIVE MODE');
+  const left = assert.rejects(patient.acquire('abort', { owner: 'form', signal: first.signal }), /left/);
+  await blocked('lock_try_acquire');
+  first.abort(new Error('left'));
+  await blocked('lock_leave');
+  await hung((signal) => patient.acquire('abort', { owner: 'form', signal }), async () => {});
+  await blocker.end();
+  await left;
+});
+
+test('a lease counts from when the statement was sent, and not from when the call began', async (t) => {
+  const small = new pg.Pool({ ...server.config(), max: 1 });
+  const one = new Locks(small);
+  await one.status(['sent']);
+  const busy = await small.connect();
+  const acquired = one.acquire('sent', { ttl: '30 min' });
+  while (small.waitingCount === 0) await new Promise((resolve) => { setImmediate(resolve); });
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 3600000); // the connection comes an hour later
+  busy.release();
+  const lock = await acquired;
+  assert.ok(lock.isOurs());
+  await lock.release();
+  await small.end();
+});
+
+test('durations are those of the server', async () => {
+  for (const text of ['0', '0 s', '1', '1.5 s', '100 msec', '20 ms', '3 secs', '1 m', '2 min', '1 hr', '2 hours', '1 day', '2 weeks']) {
+    const [{ ms }] = await server.sql('SELECT extract(epoch FROM $1::interval) * 1000 AS ms', [text]);
+    assert.equal(milliseconds(text), Number(ms), text);
+  }
+  for (const other of [null, '1 min 30 s', '00:00:03', '1 century']) assert.equal(milliseconds(other), Infinity);
 });
 
 test('run() gives an answer, releases, and passes errors on', async () => {
@@ -264,7 +360,10 @@ test('errors are classes', async () => {
   await grant.release();
   await server.sql("ALTER ROLE shop SET atomic_lock.partitions = 2; ALTER ROLE shop SET atomic_lock.partition = -1");
   const other = new pg.Pool(server.config());
-  await thrown(new Locks(other).acquire('k'), LockPartition, { code: 'LK010' });
+  const elsewhere = new Locks(other), events = elsewhere.listen(['k']);
+  await thrown(elsewhere.acquire('k'), LockPartition, { code: 'LK010' });
+  assert.deepEqual((await events.next()).value, { event: 'denied', key: 'k' });
+  events.end();
   await other.end();
   await server.sql('ALTER ROLE shop RESET ALL');
   const client = await pool.connect();

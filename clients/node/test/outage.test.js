@@ -92,18 +92,39 @@ test('a lost answer: acquire, heartbeat, release', async () => {
 test('a connection that goes silent: calls end, and heartbeats go on by another one', async () => {
   const way = await leakyWay(/^$/);
   const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
-  const through = new Locks(leaky, { patience: 1000 });
-  const lock = await through.acquire('silent', { ttl: 6000, holder: 'Alice' });
-  await (await through.acquire('other')).release();
+  const through = new Locks(leaky, { patience: 3000 });
+  const lock = await through.acquire('silent', { ttl: '5 min' });
+  const other = await through.acquire('other', { ttl: '1 h' });
   way.silent = true;
-  await assert.rejects(through.acquire('other'), LockUnreachable);
+  const extended = lock.extend();
+  await Promise.all([assert.rejects(through.acquire('another'), LockUnreachable), assert.rejects(other.release(), LockUnreachable)]);
   way.silent = false;
-  // More than once the length of the lease
-  await server.until("SELECT clock_timestamp() > $1::timestamptz + interval '5 s' AND locked FROM lock_status('silent')", [new Date()]);
+  await other.release();
+  await extended;
   assert.ok(lock.isOurs());
   await lock.release();
   way.end();
   await leaky.end();
+});
+
+test('a place in line is given up at once, though the server is silent', async () => {
+  const way = await leakyWay(/^$/);
+  const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
+  const through = new Locks(leaky, { patience: 3600000 });
+  const lock = await locks.acquire('left', { ttl: '1 h' });
+  const stop = new AbortController();
+  await assert.rejects(async () => {
+    for await (const { state } of through.queue('left', { signal: stop.signal })) {
+      assert.equal(state, 'queued');
+      way.silent = true;
+      stop.abort(new Error('gone'));
+    }
+  }, /gone/);
+  way.silent = false;
+  await server.until("SELECT queued = 0 FROM lock_status('left')");
+  await lock.release();
+  await leaky.end();
+  way.end();
 });
 
 test('a restart in the middle: the lock is kept, the line and the listener go on', async () => {
@@ -192,7 +213,7 @@ pidfile = ${dir}/pid
   try {
     const behind = new Locks(pooled, { channel: { host: server.socket } });
     // It may not listen yet: then the call is repeated.
-    const lock = await behind.acquire('pooled', { ttl: 900, owner: 'alice' });
+    const lock = await behind.acquire('pooled', { ttl: 3000, owner: 'alice' });
     await lock.transaction((client) => lock.assert(client));
     const [{ owner }] = (await pooled.query("SELECT current_setting('atomic_lock.owner', true) AS owner")).rows;
     assert.ok(!owner); // the next transaction is not Alice

@@ -31,9 +31,10 @@ export async function startServer({ settings = '', extension = true } = {}) {
         await client.end();
       }
     },
-    // Asks until the answer of SELECT is true
+    // Asks until the answer of SELECT is true.  The limit is for hangs.
     async until(text, values) {
-      for (;;) if (Object.values((await server.sql(text, values))[0])[0] === true) return;
+      const end = Date.now() + 300000;
+      while (Object.values((await server.sql(text, values))[0])[0] !== true) if (Date.now() > end) throw new Error(`never true: ${text}`);
     },
     async end() {
       await server.stop('immediate').catch(() => {});
