@@ -301,7 +301,7 @@ sub leave
 	my ($self, $s, $key, $owner) = @_;
 	my $mine = $self->look_at_line($s, $key, $owner)->{mine};
 
-	return { left => 'f', apply => sub { } } unless $ever_in_line{$key};
+	return { left => 'f', apply => sub { } } unless %ever_in_line;
 	return { sqlstate => ['55P03'] } if $self->is_place_claimed($s, $key, $owner);
 	return {
 		left => $mine ? 't' : 'f',
