@@ -136,6 +136,7 @@ export interface EditingOptions<Req> {
   user(req: Req): string | null | undefined | Promise<string | null | undefined>;
   /** A secret of the user's session, such as its id: a text, not the session itself */
   session(req: Req): string | null | undefined | Promise<string | null | undefined>;
+  /** Length of a lease, '5 min': hidden pages extend once a minute at best, so not below three */
   ttl?: Duration;
   wait?: Duration;
   offer?: Duration;

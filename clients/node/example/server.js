@@ -31,7 +31,7 @@ app.use((req, res, next) => {
 const form = locks.editing((req) => lockKey('order', req.params.id), {
   user: (req) => req.session.user,
   session: (req) => req.session.id,
-  ttl: process.env.TTL ?? '2 min',
+  ttl: process.env.TTL ?? '5 min',
   offer: process.env.OFFER ?? '2 min',
   takeOver: (req) => req.session.user === 'Carol', // who runs the shop
 });

@@ -21,7 +21,7 @@ function statusOf(error) {
   return error instanceof LockUnreachable ? 503 : 500;
 }
 
-export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
+export function editing(locks, calls, keyOf, { user, session, ttl = '5 min', wait = '1 s', offer = '2 min', keep = '2 min', takeOver = () => false }) {
   const closed = new Map(); // owners of pages that have said so: an action that comes late must not lock again
   const pages = new Map(); // by owner and key: the outcome of a page's requests
   const silent = Math.min(Math.max(milliseconds(ttl), remembered), 86400000); // for how long a page that sends nothing is known
