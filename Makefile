@@ -36,7 +36,8 @@ ISOLATION_OPTS = $(TEST_OPTS) --outputdir=. --launcher=test/specs/tester \
 	$(or $(TEST_SERVER),--temp-instance=./tmp_check_iso)
 TAP_TESTS = 1
 PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
-PROVE_FLAGS += -I test/perl
+# PGXS sets the variable anew.
+override PROVE_FLAGS += -I test/perl
 
 PG_CONFIG ?= pg_config
 
