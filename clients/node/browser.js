@@ -15,7 +15,7 @@ const clock = (() => {
   };
 })();
 
-// What a page asks to find out whether its state is true; the others need no answer
+// By state, the question that finds out whether the state is true; the other states need no answer
 const asks = { opening: 'open', editing: 'keep', 'lost?': 'keep', queued: 'queue' };
 
 // One owner for each page load: a tab that is duplicated or loaded again has another.
@@ -115,7 +115,7 @@ export class Form extends EventTarget {
     if (asks[this.#phase] && !this.#closed) this.#act().catch(() => {});
   }
 
-  // One request after the other.  What the page asks by itself depends on its state when its turn comes:
+  // One request after the other.  The page chooses its own question when its turn comes:
   // the user may have left meanwhile, or has an offer, which a question would accept.
   #act(action, more = {}) {
     const turn = this.#last.then(async () => {

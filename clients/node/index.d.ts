@@ -25,7 +25,7 @@ export interface LineOptions {
   keep?: Duration;
   /** Milliseconds between two questions; 30000 */
   poll?: number;
-  /** What the lock has when our turn comes */
+  /** JSON of the lock that our turn brings */
   meta?: unknown;
   signal?: AbortSignal;
 }

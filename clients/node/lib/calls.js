@@ -148,10 +148,9 @@ export class Calls {
   }
 
   // take(wait) asks for a lock.  If it is not free, a statement waits for it, on a connection of its
-  // own.  Such statements have half of the pool's connections at most, since heartbeats need one:
-  // a call beyond that asks again from time to time, and is refused when its wait is over.  So does
-  // one that loses its connection.  Where the server alone knows how long the wait is, the server
-  // has to end it.
+  // own.  Such statements have half of the pool's connections at most, since heartbeats need one.
+  // A further call, or one that loses its connection, asks again from time to time, and is refused at
+  // the end of its wait.  Where the server alone knows how long the wait is, it has to end it.
   async waitFor(take, wait, signal, worth = ({ status }) => /^(held|pending)$/.test(status)) {
     let end;
     for (;;) {
@@ -200,7 +199,7 @@ export class Calls {
     return leave.done;
   }
 
-  // leave() for a caller who gives up, and who waits no longer than a second for the answer
+  // leave() of a caller that gives up; it waits a second at most for the answer
   quit(key, owner) {
     return Promise.race([this.leave(key, owner), pause(1000, undefined, { ref: false })]);
   }

@@ -142,7 +142,7 @@ test('waits leave a connection to the heartbeat', async () => {
   giveUp.abort(new Error('gone'));
   await assert.rejects(last, /gone/);
   await first.extend();
-  // Those without a connection are refused when their wait is over, and take what is free, or gets free.
+  // A call without a connection is refused at the end of its wait, and takes a lock that is free or becomes free.
   await thrown(few.acquire('few', { wait: 20 }), LockHeld, { status: 'held', holder: 'Alice' });
   await thrown(few.acquire('few', { wait: '00:00:00.02' }), LockHeld, { status: 'timeout' });
   await (await few.acquire('free', { wait: '1 min' })).release();
@@ -189,7 +189,7 @@ test('a call that was given up ends nothing that it has not made', async () => {
   await assert.rejects(locks.queue('given up', { owner: 'form', signal: AbortSignal.abort(new Error('gone')) }).next(), /gone/);
   await lock.extend();
   await lock.release();
-  // What it may have made is ended before the call ends.
+  // A lock that the call may have got is released before the call ends.
   const first = await locks.acquire('given up');
   const giveUp = new AbortController();
   const second = locks.acquire('given up', { owner: 'form', wait: '1 min', signal: giveUp.signal });
@@ -200,7 +200,7 @@ test('a call that was given up ends nothing that it has not made', async () => {
   const third = await locks.acquire('given up', { owner: 'form' });
   assert.equal(third.status, 'acquired');
   await third.extend();
-  // What was refused has made nothing.
+  // A refused call has no lock to release.
   const small = new pg.Pool({ ...server.config(), max: 1 });
   const one = new Locks(small);
   const stop = new AbortController();

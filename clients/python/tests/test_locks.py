@@ -307,7 +307,7 @@ class Scenarios(Base):
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
 
     async def test_extensions_follow_each_other(self):
-        """One that is asked for while a heartbeat is under way is the last"""
+        """An extension during a heartbeat comes last"""
         lock = await self.locks.acquire(self.key, ttl=60)
         with psycopg.connect(server.dsn) as keeper:
             keeper.execute('LOCK TABLE app_lock')
@@ -462,7 +462,7 @@ class Scenarios(Base):
             os.kill(pid, signal.SIGCONT)
 
     async def test_a_resumed_lock_of_a_silent_server(self):
-        """Nobody knows the end of its lease.  Whether it is released is unknown, so that can be repeated, and no more"""
+        """The end of its lease is unknown, and so is the outcome of its release.  So the release can be repeated, and nothing else can be done"""
         await self.locks.acquire(self.key, SECRET, ttl=HOUR)
         async with self.silence() as (locks, fall_silent):
             lock = locks.resume(self.key, SECRET)

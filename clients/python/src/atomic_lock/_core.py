@@ -316,7 +316,7 @@ class Held:
         return self._lost
 
     def _left(self, more: float = 0) -> float:
-        """Seconds that are left of the lease, or for which a heartbeat asks if nobody knows its end, and `more`"""
+        """Seconds to the end of the lease, plus `more`; of a lease with an unknown end, the length that a heartbeat asks for"""
         if self._until == float('inf') and not self._lost:
             ttl = interval(self._ttl)
             return (self._locks._patience if ttl is None else ttl.total_seconds()) + more

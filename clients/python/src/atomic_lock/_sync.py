@@ -107,7 +107,7 @@ class _Port:
         return await work
 
     async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-        """In a thread, which goes on where it takes longer"""
+        """Runs in a thread; the thread goes on after the limit"""
         if sys.is_finalizing():  # a thread that is started now never runs
             return await work
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
