@@ -3,5 +3,5 @@
 SELECT array_agg('set:' || :client_id || ':' || n) AS names FROM generate_series(0, 99) n \gset
 \set first 0
 \endif
-SELECT count(*) FROM lock_acquire_all(:names, owner => 'client-' || :client_id);
-SELECT lock_release_all('client-' || :client_id);
+SELECT count(*) FROM lock_acquire_all(:names, owner => 'set-' || :client_id);
+SELECT lock_release_all('set-' || :client_id);
