@@ -251,6 +251,7 @@ class Scenarios(Base):
         await first.release()
         lock = await second
         self.assertIsNone(lock.lost)
+        self.assertLessEqual(lock._lasts, 1)  # which says when the first heartbeat is due
         await lock.extend(60)
         self.assertTrue((await sql("SELECT ttl_remaining > '50 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
@@ -305,6 +306,27 @@ class Scenarios(Base):
             await lock.extend(1)
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
+
+    async def test_a_block_that_begins_late(self):
+        """Its first heartbeat comes before the end of the lease"""
+        core = atomic_lock._core
+        clock, timer = core.now, core.TIMER
+        core.TIMER = HOUR
+        try:
+            lock = await self.locks.acquire(self.key, ttl=HOUR)
+            begun, tell = await self.event()
+            again, wait = lock._again, lock._again.wait
+
+            async def noted(seconds):
+                tell(seconds)
+                return await wait(seconds)
+            again.wait = noted
+            core.now = lambda: clock() + HOUR - 60
+            async with lock:
+                async with asyncio.timeout(LIMIT):
+                    self.assertLessEqual(await begun, 20)
+        finally:
+            core.now, core.TIMER = clock, timer
 
     async def test_extensions_follow_each_other(self):
         """An extension during a heartbeat comes last"""

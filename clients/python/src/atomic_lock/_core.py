@@ -281,7 +281,8 @@ class Core:
             if isinstance(refused, errors.LockHeld) and limit and left() == none:
                 refused.status = 'timeout'
             raise refused
-        return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)
+        until = asked + answer.lasts
+        return make(self, key, owner, answer.token, ttl, until, until - now(), answer.status, answer.mode, on_lost)
 
     async def _close(self) -> None:
         self._closed.set()
@@ -393,10 +394,10 @@ class Held:
                 self._jobs.append(self._port.start(self._watch(), f'deadline of lock {self.key}'))
 
     async def _beats(self) -> None:
-        """At a third of the lease, and three times in a tenth of it where something fails"""
+        """At a third of the lease, or of what is left of it, and three times in a tenth of the lease where something fails"""
         failed, since = False, now()
         while not self._over.is_set():
-            due = since + max(self._lasts / (30 if failed else 3), .1)
+            due = since + max(self._lasts / 30 if failed else min(self._lasts, self._until - since) / 3, .1)
             if await self._again.wait(min(max(due - now(), 0), TIMER)):
                 self._again.clear()  # the lease has another length, or is over
                 since = now()
