@@ -30,6 +30,7 @@ import sys
 import threading
 import traceback
 import unittest
+import unittest.mock
 from datetime import timedelta
 
 import psycopg
@@ -700,6 +701,39 @@ class Scenarios(Base):
                     turn = await anext(line)
                 self.assertEqual((turn.state, turn.lost.reason), ('lost', 'expired'))
                 keeper.rollback()
+
+    async def test_a_line_that_finds_the_loss_first(self):
+        """The block is told, too, and its end raises the loss; the server does not keep the lock"""
+        core, told = atomic_lock._core, []
+        line = self.locks.queue(self.key, ttl=HOUR, poll=HOUR)
+        with unittest.mock.patch.object(core.Held, '_keep'):
+            lock = (await anext(line)).lock
+        lock._on_lost = told.append
+        raw = line if self.is_async else line.it
+        wait = lock._stirred.wait
+
+        async def first(seconds):
+            lock._stirred.wait = wait
+            lock._until = 0
+            self.assertEqual((await raw._next()).state, 'lost')
+            await raw._close()
+        lock._stirred.wait = first
+        await (lock._watch() if self.is_async else Threaded.call(atomic_lock._sync.run, lock._watch()))
+        self.assertEqual(told, [lock.lost])
+        self.assertTrue(await free(self.key))
+        with self.assertRaises(LockExpired) as expired:
+            await Threaded.of(lock).__aexit__(None, None, None)
+        self.assertIs(expired.exception, lock.lost)
+
+    async def test_a_block_that_releases_a_lost_lock(self):
+        """It is cancelled, if it has a task, and its end raises the loss"""
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        with self.assertRaises(LockExpired):
+            async with lock:
+                (lock if self.is_async else lock.it)._until = 0
+                with contextlib.suppress(LockExpired):
+                    await lock.release()
+        self.assertTrue(await free(self.key))
 
     async def test_leaves_the_line(self):
         first = await self.locks.acquire(self.key, ttl=60)

@@ -419,7 +419,7 @@ class Held:
         while not self.lost:
             await self._stirred.wait(min(self._until - now(), TIMER))
             self._stirred.clear()
-            if self._released:
+            if self._released and not self._lost:
                 return
         if self._lost:
             self._told(self._lost)
@@ -468,6 +468,8 @@ class Held:
         """The end of a block, which may have failed.  Its error counts more, unless it comes from the loss of the lock"""
         try:
             await self._port.finish(self._release())
+            if self._lost and self._lost is not error:  # only another call was told
+                raise self._lost
         except (psycopg.Error, errors.LockError) as trouble:
             if error is None or ours or isinstance(trouble, errors.LockLost) and isinstance(error, (psycopg.Error, errors.LockError)):
                 raise trouble from error or trouble.__cause__
@@ -513,7 +515,7 @@ class Line(Generic[L]):
         self._shown: tuple[Any, ...] | None = None
         self._box: Mailbox | None = None
         self._lock: L | None = None
-        self._ended = False
+        self._ended = self._told = False  # told: of the loss of the lock
 
     def __repr__(self) -> str:
         return f'<{type(self).__name__} "{self.key}">'
@@ -527,7 +529,7 @@ class Line(Generic[L]):
             if self._lock._over.is_set() or self._locks._closed.is_set():
                 self._ended = True
                 if lost and not self._lock._released:
-                    self._lock._released = True
+                    self._told = True
                     return Turn('lost', self.key, lost=lost)
             elif self._box:
                 await self._box.get(min(self._lock._until - now(), TIMER))
@@ -590,7 +592,11 @@ class Line(Generic[L]):
         if box:
             self._locks._listener.unsubscribe(box)
         if self._lock:
-            await self._lock._release()
+            try:
+                await self._lock._release()  # also a lost one: a heartbeat without an answer may have kept it on the server
+            except errors.LockLost:
+                if not self._told:
+                    raise
         elif box:
             try:
                 await self._locks._last(GRACE, self._locks._ask(LEAVE, lambda: (self.key, self.owner), self.key, patience=0))
