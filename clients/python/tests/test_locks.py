@@ -500,6 +500,31 @@ class Scenarios(Base):
         await lock.release()
         self.assertTrue(await free(self.key))
 
+    async def test_a_grant_after_a_wait_for_a_connection(self):
+        """Its lease is counted from the call on the server"""
+        core = atomic_lock._core
+        await (await self.locks.acquire(self.key)).release()
+        clock = core.now
+        line = self.locks.queue(self.key + '2', ttl=HOUR, poll=HOUR)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                if self.is_async:
+                    await stack.enter_async_context(self.pool.connection())
+                else:
+                    stack.enter_context(self.pool.connection())
+            calls = [self.start(self.locks.acquire(self.key, ttl=HOUR)), self.start(anext(line))]
+            async with asyncio.timeout(LIMIT):
+                while self.pool.get_stats().get('requests_waiting') != 2:
+                    await asyncio.sleep(.01)
+            core.now = lambda: clock() + 2 * HOUR
+        try:
+            lock, turn = [await call for call in calls]
+            self.assertEqual((lock.lost, turn.lock.lost), (None, None))
+        finally:
+            core.now = clock
+        await lock.release()
+        await line.close()
+
     async def test_a_line_of_a_silent_server(self):
         """It keeps nobody who leaves"""
         first = await self.locks.acquire(self.key, ttl=HOUR)
@@ -701,6 +726,37 @@ class Scenarios(Base):
                     turn = await anext(line)
                 self.assertEqual((turn.state, turn.lost.reason), ('lost', 'expired'))
                 keeper.rollback()
+
+    async def test_a_line_that_somebody_else_leaves(self):
+        """It asks no more, and a call that is on its way gets nothing"""
+        core = atomic_lock._core
+        first = await self.locks.acquire(self.key, ttl=60)
+        locks = self.locks if self.is_async else self.locks.it
+        line, asked, ask = self.locks.queue(self.key, poll=HOUR), [], locks._ask
+        self.assertEqual((await anext(line)).state, 'queued')
+        following = await self.follow(line)
+
+        async def noted(text, *args, **options):
+            asked.append(text)
+            return await ask(text, *args, **options)
+        locks._ask = noted
+        await line.close()
+        with self.assertRaises(StopAsyncIteration):
+            await following
+        self.assertNotIn(core.ENQUEUE, asked)
+        for there in True, False:
+            with self.subTest(held=there):
+                line = self.locks.queue(self.key, poll=HOUR)
+
+                async def late(text, *args, **options):
+                    if text == core.ENQUEUE:
+                        await (line if self.is_async else line.it)._close()
+                    return await ask(text, *args, **options)
+                locks._ask = late
+                self.assertEqual([turn async for turn in line], [])
+                self.assertEqual(await sql('SELECT locked, queued FROM lock_status(%s)', self.key), (there, 0))
+                if there:
+                    await first.release()
 
     async def test_a_line_that_finds_the_loss_first(self):
         """The block is told, too, and its end raises the loss; the server does not keep the lock"""

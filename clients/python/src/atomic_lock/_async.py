@@ -114,7 +114,7 @@ class _Port:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
+    async def row(self, pool: Any, query: Query, values: Callable[[], Sequence[Any]], seen: list[Any]) -> Any:
         """A cancelled task cancels the call on the server, and commits nothing afterwards"""
         at: list[Any] = []  # the connection, as long as we have it
         given_up = False
@@ -126,7 +126,7 @@ class _Port:
                 at.append(connection)
                 try:
                     async with connection.transaction():
-                        row = await self.execute(connection, query, values)
+                        row = await self.execute(connection, query, values())
                         if given_up:
                             raise psycopg.Rollback
                         seen.append(row)

@@ -103,7 +103,7 @@ class Port(Protocol):
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
     async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
-    async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
+    async def row(self, pool: Any, query: Query, values: Callable[[], Sequence[Any]], seen: list[Any]) -> Any: ...
     async def value(self, it: Any) -> Any: ...  # which may be a function
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
@@ -188,7 +188,7 @@ class Core:
 
     async def _look(self, connection: Any) -> str:
         """The schema of the extension, if that is there and new enough.  By this connection, or one of the pool"""
-        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, (), []))
+        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, tuple, []))
         if version is None:
             raise errors.ExtensionError(f'database "{database}" has no extension atomic_lock',
                                         hint='Say CREATE EXTENSION atomic_lock, as the owner of the database.')
@@ -204,7 +204,7 @@ class Core:
                    patience: float | None = None, stop: Flag | None = None) -> Any:
         """The row of one statement in a transaction of its own, which is repeated where its answer was lost.
 
-        `seen` gets each row that there was before its commit.
+        `values` is called for each attempt that has a connection.  `seen` gets each row that there was before its commit.
         """
         began, tries = now(), 0
         pool, seen, stop = pool or self._pool, [] if seen is None else seen, stop or self._closed
@@ -212,7 +212,7 @@ class Core:
             known = self._schema
             try:
                 query = await self._sql(text)
-                return await self._port.row(pool, query, values(), seen)
+                return await self._port.row(pool, query, values, seen)
             except psycopg.Error as error:
                 tries += 1
                 if error.sqlstate in ('42883', '3F000') and known:  # it was dropped, or is in another schema now
@@ -522,6 +522,13 @@ class Line(Generic[L]):
 
     async def _next(self) -> Turn[L] | None:
         """The next turn; None at the end"""
+        asked = now()
+
+        def values() -> Sequence[Any]:
+            nonlocal asked
+            asked = now()
+            return self._values
+
         if self._box is None and not self._ended:
             self._box = self._locks._listener.subscribe([self.key])
         while self._lock and not self._ended:
@@ -531,24 +538,28 @@ class Line(Generic[L]):
                 if lost and not self._lock._released:
                     self._told = True
                     return Turn('lost', self.key, lost=lost)
-            elif self._box:
-                await self._box.get(min(self._lock._until - now(), TIMER))
+            elif box := self._box:
+                await box.get(min(self._lock._until - now(), TIMER))
         while not (self._ended or self._locks._closed.is_set()):
             if self._shown and (event := await self._hear()):
                 self._shown = None
                 return Turn('offered', self.key, until=event.until)
-            asked = now()
-            status, token, lasts, place, holder, ticket = await self._locks._granted(
-                ENQUEUE, lambda: self._values, self.key, self.owner)
+            if self._ended or self._locks._closed.is_set():
+                break
+            status, token, lasts, place, holder, ticket = await self._locks._granted(ENQUEUE, values, self.key, self.owner)
             if status != 'queued':
-                # Counted from before the first attempt, it may end too early, and never too late.
-                self._lock = lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
-                                               'exclusive', self._on_lost)
-                lock._box = self._box
+                # Counted from before the call, it may end too early, and never too late.
+                self._lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
+                                        'exclusive', self._on_lost)
+            if self._ended:  # by somebody else, perhaps before this call reached the server
+                await self._port.finish(self._quit())
+                break
+            if self._lock:
+                self._lock._box = self._box
                 if self._box:
                     self._locks._listener.mute(self._box)
-                lock._keep()
-                return Turn('acquired', self.key, lock=lock)
+                self._lock._keep()
+                return Turn('acquired', self.key, lock=self._lock)
             seen, self._ticket = self._shown, ticket
             self._shown = (place, holder, ticket)
             if self._shown != seen:
@@ -575,7 +586,7 @@ class Line(Generic[L]):
     async def _hear(self) -> Event | None:
         """The offer to us; None where it is time to ask without one"""
         end = now() + self._poll
-        while self._box and (event := await self._box.get(end - now())):
+        while (box := self._box) and (event := await box.get(end - now())):
             if isinstance(event, BaseException):
                 raise event
             if event.event in ('connected', 'closed'):
@@ -591,13 +602,17 @@ class Line(Generic[L]):
         box, self._box = self._box, None
         if box:
             self._locks._listener.unsubscribe(box)
+        if self._lock or box:
+            await self._quit()
+
+    async def _quit(self) -> None:
         if self._lock:
             try:
                 await self._lock._release()  # also a lost one: a heartbeat without an answer may have kept it on the server
             except errors.LockLost:
                 if not self._told:
                     raise
-        elif box:
+        else:
             try:
                 await self._locks._last(GRACE, self._locks._ask(LEAVE, lambda: (self.key, self.owner), self.key, patience=0))
             except (psycopg.Error, errors.LockError) as error:
