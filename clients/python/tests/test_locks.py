@@ -525,6 +525,36 @@ class Scenarios(Base):
         await lock.release()
         await line.close()
 
+    async def test_a_release_of_a_silent_server(self):
+        """It has an end, also without a block"""
+        await self.locks.acquire(self.key, SECRET, ttl=HOUR)
+        with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+            async with self.silence() as (locks, fall_silent):
+                lock = locks.resume(self.key, SECRET)
+                fall_silent()
+                async with asyncio.timeout(LIMIT / 4):
+                    with self.assertRaisesRegex(psycopg.OperationalError, 'does not answer'):
+                        await lock.release()
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_an_interrupted_release(self):
+        """It can be repeated, also if it has not asked yet"""
+        class Interrupt(BaseException):
+            pass
+
+        class Job:
+            async def end(self, seconds):
+                jobs.clear()
+                raise Interrupt
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        jobs = lock._jobs
+        jobs.append(Job())
+        with self.assertRaises(Interrupt):
+            await lock.release()
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
     async def test_a_line_of_a_silent_server(self):
         """It keeps nobody who leaves"""
         first = await self.locks.acquire(self.key, ttl=HOUR)
@@ -544,6 +574,7 @@ class Scenarios(Base):
         with self.assertRaises(LockExpired):
             async with lock:
                 self.fail('a block without its lock')
+        self.assertTrue(await free(self.key))
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
@@ -1178,6 +1209,24 @@ class Async(Scenarios):
         async with asyncio.timeout(LIMIT):  # the call that was given up does not wait now, on the only connection
             await (await locks.acquire(self.key + '2')).release()
         await first.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_a_release_that_is_cancelled(self):
+        """It ends soon, however long the server is silent"""
+        with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+            async with self.silence() as (locks, fall_silent):
+                lock = await locks.acquire(self.key, ttl=HOUR)
+                fall_silent()
+                task = self.start(lock.release())
+                await asyncio.sleep(0)  # it has begun
+                for _ in range(2):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with self.assertRaises(asyncio.CancelledError):
+                    async with asyncio.timeout(LIMIT / 4):
+                        await asyncio.shield(task)
+                self.assertTrue(task.cancelled())
+        await lock.release()
         self.assertTrue(await free(self.key))
 
     async def test_a_block_that_is_cancelled(self):

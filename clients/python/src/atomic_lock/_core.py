@@ -8,6 +8,7 @@ tasks, and how to wait.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
@@ -386,6 +387,16 @@ class Held:
         await self._extend()
         self._again.set()
 
+    async def _enter(self) -> None:
+        """The begin of a block.  A block that does not begin leaves no lease on the server"""
+        try:
+            self._check()
+            self._keep()
+        except BaseException:
+            with contextlib.suppress(psycopg.Error, errors.LockError):
+                await self._port.finish(self._release())
+            raise
+
     def _keep(self) -> None:
         """From now on, heartbeats keep it"""
         if not self._jobs:
@@ -438,18 +449,18 @@ class Held:
         lost = self.lost
         self._released = True
         self._stop()
-        for job in self._jobs[:1]:  # the heartbeat, which may hang
-            await job.end(self._left())
-        for job in self._jobs[1:]:
-            await job.end(self._left(GRACE))
 
         def values() -> Sequence[Any]:
             self._attempts += 1
             return (self.key, self.owner)
 
         try:
+            for job in self._jobs[:1]:  # the heartbeat, which may hang
+                await job.end(self._left())
+            for job in self._jobs[1:]:
+                await job.end(self._left(GRACE))
             asking = self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
-            (answer,) = await (self._locks._last(self._left(GRACE), asking) if self._jobs else asking)
+            (answer,) = await self._locks._last(self._left(GRACE), asking)
         except BaseException as error:
             self._released = False  # as far as we know; one may try again, unless the lease is over
             if isinstance(error, (psycopg.Error, errors.LockError)) and (lost := self.lost):

@@ -174,8 +174,7 @@ class Lock(_core.Held):
         run(self._assert(connection))
 
     def __enter__(self) -> Lock:
-        self._check()
-        self._keep()
+        run(self._enter())
         return self
 
     def __exit__(self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
