@@ -903,6 +903,45 @@ class Scenarios(Base):
         for each in ear, second:
             await each.close()
 
+    async def test_a_listener_that_met_a_standby(self):
+        """It connects again, until a server allows LISTEN"""
+        port = (self.locks if self.is_async else self.locks.it)._port
+        execute, refused = port.execute, []
+
+        async def standby(connection, query, values):
+            if 'LISTEN' in query.as_string(connection) and not refused:
+                refused.append(connection)
+                raise psycopg.errors.ReadOnlySqlTransaction('cannot execute LISTEN during recovery')
+            return await execute(connection, query, values)
+        port.execute = standby
+        ear = self.locks.listen([self.key])
+        async with asyncio.timeout(LIMIT):
+            self.assertEqual((await anext(ear)).event, 'connected')
+        self.assertEqual(len(refused), 1)
+        await ear.close()
+
+    async def test_a_listener_that_hangs(self):
+        """It does not keep close()"""
+        locks = self.locks if self.is_async else self.locks.it
+        hanging, tell = await self.event()
+        end = locks._port.flag()
+
+        async def hang(*_):
+            tell(True)
+            await end.wait(None)
+            raise psycopg.OperationalError
+        locks._port.connect = hang
+        ear = self.locks.listen([self.key])
+        async with asyncio.timeout(LIMIT):
+            await hanging
+        try:
+            with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+                async with asyncio.timeout(LIMIT / 4):
+                    await self.locks.close()
+        finally:
+            end.set()
+        await ear.close()
+
     async def test_a_pool_with_a_function_for_its_conninfo(self):
         """Newer psycopg_pools allow that"""
         conninfo, kwargs = self.pool.conninfo, self.pool.kwargs

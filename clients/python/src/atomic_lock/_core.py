@@ -770,7 +770,7 @@ class Listener:
             try:
                 (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL, connection), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
-            except psycopg.OperationalError:
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):  # the latter in recovery
                 raise
             except psycopg.Error as error:
                 channel, answer = None, errors.translate(error, key)
@@ -794,5 +794,5 @@ class Listener:
         self._wake.set()
         self._post(None, CLOSED)
         if self._job:
-            await self._job.end()
+            await self._job.end(GRACE)
         self._wake.close()
