@@ -34,7 +34,7 @@ import unittest.mock
 from datetime import timedelta
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, TooManyRequests
 
 import atomic_lock
 from atomic_lock import (AsyncLocks, ExtensionError, LockAlreadyHeld, LockDenied, LockError, LockExpired, LockForced, LockHeld,
@@ -329,6 +329,23 @@ class Scenarios(Base):
         finally:
             core.now, core.TIMER = clock, timer
 
+    async def test_a_shorter_lease_in_doubt(self):
+        """Counts, since it may be committed"""
+        locks = await self.open(patience=0)
+        lock = await locks.acquire(self.key, ttl=HOUR)
+        port = (locks if self.is_async else locks.it)._port
+        row = port.row
+
+        async def lose(*args):
+            await row(*args)
+            raise psycopg.OperationalError('the answer is lost')
+        port.row = lose
+        with self.assertRaises(psycopg.OperationalError):
+            await lock.extend(60)
+        port.row = row
+        self.assertLess(lock._until - atomic_lock._core.now(), 61)
+        await lock.release()
+
     async def test_extensions_follow_each_other(self):
         """An extension during a heartbeat comes last"""
         lock = await self.locks.acquire(self.key, ttl=60)
@@ -442,8 +459,8 @@ class Scenarios(Base):
 
     async def test_an_outage_that_outlives_the_lease(self):
         """The end of the block raises the loss, and not the error of the connection"""
-        lock = await self.locks.acquire(self.key, ttl=1)
-        self.pool.timeout = .5
+        lock = await self.locks.acquire(self.key, ttl=3)
+        self.pool.timeout = .1
         try:
             with self.assertLogs('atomic_lock', 'WARNING'), self.assertRaises(LockExpired) as expired:
                 async with lock:
@@ -1044,6 +1061,19 @@ class Scenarios(Base):
         await first.release()
         async with asyncio.timeout(LIMIT):
             self.assertEqual(await leader, 'led')
+
+    async def test_a_leader_whose_pool_is_full(self):
+        """It waits on, too"""
+        async def work(lock):
+            return 'led'
+        port = (self.locks if self.is_async else self.locks.it)._port
+        row = port.row
+
+        async def full(*args):
+            port.row = row
+            raise TooManyRequests
+        port.row = full
+        self.assertEqual(await self.locks.lead(self.key, work, ttl=60), 'led')
 
     async def test_close_ends_those_who_wait(self):
         lock = await self.locks.acquire(self.key, ttl=60)

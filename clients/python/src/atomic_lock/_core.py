@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolTimeout, TooManyRequests
 
 from . import errors
 from ._version import VERSION
@@ -365,14 +365,21 @@ class Held:
         self._check()
 
     async def _beat(self) -> None:
-        asked = now()
+        begun = asked = now()
+        seen: list[Any] = []
 
         def values() -> Sequence[Any]:
             nonlocal asked
             asked = now()
             return (self.key, self.owner, interval(self._ttl))
 
-        status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
+        try:
+            status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, seen=seen, patience=self._until - asked, stop=self._over)
+        except BaseException:
+            # Each of these may be committed, and a lease may be shorter than before.
+            self._until = min([self._until, *(begun + lasts for _, lasts in seen if lasts is not None)])
+            self._stirred.set()
+            raise
         if lasts is not None:
             self._until = asked + lasts
             self._lasts = lasts
@@ -384,8 +391,10 @@ class Held:
 
     async def _extend_to(self, ttl: Seconds | None) -> None:
         self._ttl = self._ttl if ttl is None else ttl
-        await self._extend()
-        self._again.set()
+        try:
+            await self._extend()
+        finally:
+            self._again.set()
 
     async def _enter(self) -> None:
         """The begin of a block.  A block that does not begin leaves no lease on the server"""
@@ -586,7 +595,7 @@ class Line(Generic[L]):
                         return turn.lock
                 return None
             except psycopg.Error as error:
-                if not (errors.may_pass(error) or isinstance(error, PoolTimeout)):
+                if not (errors.may_pass(error) or isinstance(error, (PoolTimeout, TooManyRequests))):
                     raise
                 logger.warning('the line for lock "%s" asks again: %s', self.key, error)
             except errors.LockError:
