@@ -807,7 +807,7 @@ class Scenarios(Base):
                     await first.release()
 
     async def test_a_line_that_finds_the_loss_first(self):
-        """The block is told, too, and its end raises the loss; the server does not keep the lock"""
+        """The line also tells the block, whose end raises the loss.  The end of the line releases the lock on the server"""
         core, told = atomic_lock._core, []
         line = self.locks.queue(self.key, ttl=HOUR, poll=HOUR)
         with unittest.mock.patch.object(core.Held, '_keep'):

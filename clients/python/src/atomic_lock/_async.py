@@ -88,7 +88,7 @@ class _Port:
         return _Job(self._task(work))
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """To the end, also where we are cancelled meanwhile; but then it is cancelled, too, if it takes long"""
+        """To the end, also where we are cancelled meanwhile.  After that, we cancel the work if it takes long"""
         loop, task, cancelled = asyncio.get_running_loop(), self._task(work), None
         end: float | None = None
         while not task.done() and (end is None or loop.time() < end):

@@ -397,7 +397,7 @@ class Held:
             self._again.set()
 
     async def _enter(self) -> None:
-        """The begin of a block.  A block that does not begin leaves no lease on the server"""
+        """The beginning of a block.  A block that does not begin leaves no lease on the server"""
         try:
             self._check()
             self._keep()
@@ -414,7 +414,7 @@ class Held:
                 self._jobs.append(self._port.start(self._watch(), f'deadline of lock {self.key}'))
 
     async def _beats(self) -> None:
-        """At a third of the lease, or of what is left of it, and three times in a tenth of the lease where something fails"""
+        """A heartbeat comes after a third of the lease, or of its rest, and after a failure three come in a tenth of the lease"""
         failed, since = False, now()
         while not self._over.is_set():
             due = since + max(self._lasts / 30 if failed else min(self._lasts, self._until - since) / 3, .1)
