@@ -30,10 +30,11 @@ import sys
 import threading
 import traceback
 import unittest
+import unittest.mock
 from datetime import timedelta
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, TooManyRequests
 
 import atomic_lock
 from atomic_lock import (AsyncLocks, ExtensionError, LockAlreadyHeld, LockDenied, LockError, LockExpired, LockForced, LockHeld,
@@ -251,6 +252,7 @@ class Scenarios(Base):
         await first.release()
         lock = await second
         self.assertIsNone(lock.lost)
+        self.assertLessEqual(lock._lasts, 1)  # which says when the first heartbeat is due
         await lock.extend(60)
         self.assertTrue((await sql("SELECT ttl_remaining > '50 s' FROM lock_status(%s)", self.key))[0])
         await lock.release()
@@ -305,6 +307,44 @@ class Scenarios(Base):
             await lock.extend(1)
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
+
+    async def test_a_block_that_begins_late(self):
+        """Its first heartbeat comes before the end of the lease"""
+        core = atomic_lock._core
+        clock, timer = core.now, core.TIMER
+        core.TIMER = HOUR
+        try:
+            lock = await self.locks.acquire(self.key, ttl=HOUR)
+            begun, tell = await self.event()
+            again, wait = lock._again, lock._again.wait
+
+            async def noted(seconds):
+                tell(seconds)
+                return await wait(seconds)
+            again.wait = noted
+            core.now = lambda: clock() + HOUR - 60
+            async with lock:
+                async with asyncio.timeout(LIMIT):
+                    self.assertLessEqual(await begun, 20)
+        finally:
+            core.now, core.TIMER = clock, timer
+
+    async def test_a_shorter_lease_in_doubt(self):
+        """Counts, since it may be committed"""
+        locks = await self.open(patience=0)
+        lock = await locks.acquire(self.key, ttl=HOUR)
+        port = (locks if self.is_async else locks.it)._port
+        row = port.row
+
+        async def lose(*args):
+            await row(*args)
+            raise psycopg.OperationalError('the answer is lost')
+        port.row = lose
+        with self.assertRaises(psycopg.OperationalError):
+            await lock.extend(60)
+        port.row = row
+        self.assertLess(lock._until - atomic_lock._core.now(), 61)
+        await lock.release()
 
     async def test_extensions_follow_each_other(self):
         """An extension during a heartbeat comes last"""
@@ -419,8 +459,8 @@ class Scenarios(Base):
 
     async def test_an_outage_that_outlives_the_lease(self):
         """The end of the block raises the loss, and not the error of the connection"""
-        lock = await self.locks.acquire(self.key, ttl=1)
-        self.pool.timeout = .5
+        lock = await self.locks.acquire(self.key, ttl=3)
+        self.pool.timeout = .1
         try:
             with self.assertLogs('atomic_lock', 'WARNING'), self.assertRaises(LockExpired) as expired:
                 async with lock:
@@ -477,6 +517,61 @@ class Scenarios(Base):
         await lock.release()
         self.assertTrue(await free(self.key))
 
+    async def test_a_grant_after_a_wait_for_a_connection(self):
+        """Its lease is counted from the call on the server"""
+        core = atomic_lock._core
+        await (await self.locks.acquire(self.key)).release()
+        clock = core.now
+        line = self.locks.queue(self.key + '2', ttl=HOUR, poll=HOUR)
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                if self.is_async:
+                    await stack.enter_async_context(self.pool.connection())
+                else:
+                    stack.enter_context(self.pool.connection())
+            calls = [self.start(self.locks.acquire(self.key, ttl=HOUR)), self.start(anext(line))]
+            async with asyncio.timeout(LIMIT):
+                while self.pool.get_stats().get('requests_waiting') != 2:
+                    await asyncio.sleep(.01)
+            core.now = lambda: clock() + 2 * HOUR
+        try:
+            lock, turn = [await call for call in calls]
+            self.assertEqual((lock.lost, turn.lock.lost), (None, None))
+        finally:
+            core.now = clock
+        await lock.release()
+        await line.close()
+
+    async def test_a_release_of_a_silent_server(self):
+        """It has an end, also without a block"""
+        await self.locks.acquire(self.key, SECRET, ttl=HOUR)
+        with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+            async with self.silence() as (locks, fall_silent):
+                lock = locks.resume(self.key, SECRET)
+                fall_silent()
+                async with asyncio.timeout(LIMIT / 4):
+                    with self.assertRaisesRegex(psycopg.OperationalError, 'does not answer'):
+                        await lock.release()
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_an_interrupted_release(self):
+        """It can be repeated, also if it has not asked yet"""
+        class Interrupt(BaseException):
+            pass
+
+        class Job:
+            async def end(self, seconds):
+                jobs.clear()
+                raise Interrupt
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        jobs = lock._jobs
+        jobs.append(Job())
+        with self.assertRaises(Interrupt):
+            await lock.release()
+        await lock.release()
+        self.assertTrue(await free(self.key))
+
     async def test_a_line_of_a_silent_server(self):
         """It keeps nobody who leaves"""
         first = await self.locks.acquire(self.key, ttl=HOUR)
@@ -496,6 +591,7 @@ class Scenarios(Base):
         with self.assertRaises(LockExpired):
             async with lock:
                 self.fail('a block without its lock')
+        self.assertTrue(await free(self.key))
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
@@ -679,6 +775,70 @@ class Scenarios(Base):
                 self.assertEqual((turn.state, turn.lost.reason), ('lost', 'expired'))
                 keeper.rollback()
 
+    async def test_a_line_that_somebody_else_leaves(self):
+        """It asks no more, and a call that is on its way gets nothing"""
+        core = atomic_lock._core
+        first = await self.locks.acquire(self.key, ttl=60)
+        locks = self.locks if self.is_async else self.locks.it
+        line, asked, ask = self.locks.queue(self.key, poll=HOUR), [], locks._ask
+        self.assertEqual((await anext(line)).state, 'queued')
+        following = await self.follow(line)
+
+        async def noted(text, *args, **options):
+            asked.append(text)
+            return await ask(text, *args, **options)
+        locks._ask = noted
+        await line.close()
+        with self.assertRaises(StopAsyncIteration):
+            await following
+        self.assertNotIn(core.ENQUEUE, asked)
+        for there in True, False:
+            with self.subTest(held=there):
+                line = self.locks.queue(self.key, poll=HOUR)
+
+                async def late(text, *args, **options):
+                    if text == core.ENQUEUE:
+                        await (line if self.is_async else line.it)._close()
+                    return await ask(text, *args, **options)
+                locks._ask = late
+                self.assertEqual([turn async for turn in line], [])
+                self.assertEqual(await sql('SELECT locked, queued FROM lock_status(%s)', self.key), (there, 0))
+                if there:
+                    await first.release()
+
+    async def test_a_line_that_finds_the_loss_first(self):
+        """The line also tells the block, whose end raises the loss.  The end of the line releases the lock on the server"""
+        core, told = atomic_lock._core, []
+        line = self.locks.queue(self.key, ttl=HOUR, poll=HOUR)
+        with unittest.mock.patch.object(core.Held, '_keep'):
+            lock = (await anext(line)).lock
+        lock._on_lost = told.append
+        raw = line if self.is_async else line.it
+        wait = lock._stirred.wait
+
+        async def first(seconds):
+            lock._stirred.wait = wait
+            lock._until = 0
+            self.assertEqual((await raw._next()).state, 'lost')
+            await raw._close()
+        lock._stirred.wait = first
+        await (lock._watch() if self.is_async else Threaded.call(atomic_lock._sync.run, lock._watch()))
+        self.assertEqual(told, [lock.lost])
+        self.assertTrue(await free(self.key))
+        with self.assertRaises(LockExpired) as expired:
+            await Threaded.of(lock).__aexit__(None, None, None)
+        self.assertIs(expired.exception, lock.lost)
+
+    async def test_a_block_that_releases_a_lost_lock(self):
+        """It is cancelled, if it has a task, and its end raises the loss"""
+        lock = await self.locks.acquire(self.key, ttl=HOUR)
+        with self.assertRaises(LockExpired):
+            async with lock:
+                (lock if self.is_async else lock.it)._until = 0
+                with contextlib.suppress(LockExpired):
+                    await lock.release()
+        self.assertTrue(await free(self.key))
+
     async def test_leaves_the_line(self):
         first = await self.locks.acquire(self.key, ttl=60)
         async with self.locks.queue(self.key, poll=HOUR) as line:
@@ -759,6 +919,45 @@ class Scenarios(Base):
             os.kill(pid, signal.SIGCONT)
         for each in ear, second:
             await each.close()
+
+    async def test_a_listener_that_met_a_standby(self):
+        """It connects again, until a server allows LISTEN"""
+        port = (self.locks if self.is_async else self.locks.it)._port
+        execute, refused = port.execute, []
+
+        async def standby(connection, query, values):
+            if 'LISTEN' in query.as_string(connection) and not refused:
+                refused.append(connection)
+                raise psycopg.errors.ReadOnlySqlTransaction('cannot execute LISTEN during recovery')
+            return await execute(connection, query, values)
+        port.execute = standby
+        ear = self.locks.listen([self.key])
+        async with asyncio.timeout(LIMIT):
+            self.assertEqual((await anext(ear)).event, 'connected')
+        self.assertEqual(len(refused), 1)
+        await ear.close()
+
+    async def test_a_listener_that_hangs(self):
+        """It does not keep close()"""
+        locks = self.locks if self.is_async else self.locks.it
+        hanging, tell = await self.event()
+        end = locks._port.flag()
+
+        async def hang(*_):
+            tell(True)
+            await end.wait(None)
+            raise psycopg.OperationalError
+        locks._port.connect = hang
+        ear = self.locks.listen([self.key])
+        async with asyncio.timeout(LIMIT):
+            await hanging
+        try:
+            with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+                async with asyncio.timeout(LIMIT / 4):
+                    await self.locks.close()
+        finally:
+            end.set()
+        await ear.close()
 
     async def test_a_pool_with_a_function_for_its_conninfo(self):
         """Newer psycopg_pools allow that"""
@@ -862,6 +1061,19 @@ class Scenarios(Base):
         await first.release()
         async with asyncio.timeout(LIMIT):
             self.assertEqual(await leader, 'led')
+
+    async def test_a_leader_whose_pool_is_full(self):
+        """It waits on, too"""
+        async def work(lock):
+            return 'led'
+        port = (self.locks if self.is_async else self.locks.it)._port
+        row = port.row
+
+        async def full(*args):
+            port.row = row
+            raise TooManyRequests
+        port.row = full
+        self.assertEqual(await self.locks.lead(self.key, work, ttl=60), 'led')
 
     async def test_close_ends_those_who_wait(self):
         lock = await self.locks.acquire(self.key, ttl=60)
@@ -1066,6 +1278,24 @@ class Async(Scenarios):
         async with asyncio.timeout(LIMIT):  # the call that was given up does not wait now, on the only connection
             await (await locks.acquire(self.key + '2')).release()
         await first.release()
+        self.assertTrue(await free(self.key))
+
+    async def test_a_release_that_is_cancelled(self):
+        """It ends soon, however long the server is silent"""
+        with unittest.mock.patch.object(atomic_lock._core, 'GRACE', .1):
+            async with self.silence() as (locks, fall_silent):
+                lock = await locks.acquire(self.key, ttl=HOUR)
+                fall_silent()
+                task = self.start(lock.release())
+                await asyncio.sleep(0)  # it has begun
+                for _ in range(2):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with self.assertRaises(asyncio.CancelledError):
+                    async with asyncio.timeout(LIMIT / 4):
+                        await asyncio.shield(task)
+                self.assertTrue(task.cancelled())
+        await lock.release()
         self.assertTrue(await free(self.key))
 
     async def test_a_block_that_is_cancelled(self):

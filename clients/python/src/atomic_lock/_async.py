@@ -88,15 +88,18 @@ class _Port:
         return _Job(self._task(work))
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """To the end, also where we are cancelled meanwhile"""
-        task, cancelled = self._task(work), None
-        while not task.done():
+        """To the end, also where we are cancelled meanwhile.  After that, we cancel the work if it takes long"""
+        loop, task, cancelled = asyncio.get_running_loop(), self._task(work), None
+        end: float | None = None
+        while not task.done() and (end is None or loop.time() < end):
             try:
-                await asyncio.wait([task])
+                await asyncio.wait([task], timeout=None if end is None else end - loop.time())
             except asyncio.CancelledError as error:
-                cancelled = error
+                cancelled, end = error, end or loop.time() + 2 * _core.GRACE
         if cancelled:
+            task.cancel()
             self._forget(task)
+            await asyncio.sleep(0)  # so that it has ended before the caller asks again
             raise cancelled
         return task.result()
 
@@ -114,7 +117,7 @@ class _Port:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
+    async def row(self, pool: Any, query: Query, values: Callable[[], Sequence[Any]], seen: list[Any]) -> Any:
         """A cancelled task cancels the call on the server, and commits nothing afterwards"""
         at: list[Any] = []  # the connection, as long as we have it
         given_up = False
@@ -126,7 +129,7 @@ class _Port:
                 at.append(connection)
                 try:
                     async with connection.transaction():
-                        row = await self.execute(connection, query, values)
+                        row = await self.execute(connection, query, values())
                         if given_up:
                             raise psycopg.Rollback
                         seen.append(row)
@@ -223,8 +226,7 @@ class AsyncLock(_core.Held):
             self._cancelled = self._work.cancel()
 
     async def __aenter__(self) -> AsyncLock:
-        self._check()
-        self._keep()
+        await self._enter()
         self._work = asyncio.current_task()
         if self._work:
             self._cancelling = self._work.cancelling()

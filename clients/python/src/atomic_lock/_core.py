@@ -8,6 +8,7 @@ tasks, and how to wait.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import random
@@ -23,7 +24,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.json import Jsonb
-from psycopg_pool import PoolTimeout
+from psycopg_pool import PoolTimeout, TooManyRequests
 
 from . import errors
 from ._version import VERSION
@@ -103,7 +104,7 @@ class Port(Protocol):
     def start(self, work: Coroutine[Any, Any, None], name: str) -> Job: ...
     async def finish(self, work: Coroutine[Any, Any, T]) -> T: ...
     async def within(self, seconds: float, work: Coroutine[Any, Any, T]) -> T: ...  # or raises TimeoutError
-    async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any: ...
+    async def row(self, pool: Any, query: Query, values: Callable[[], Sequence[Any]], seen: list[Any]) -> Any: ...
     async def value(self, it: Any) -> Any: ...  # which may be a function
     async def connect(self, conninfo: str, options: dict[str, Any]) -> Any: ...
     async def execute(self, connection: Any, query: Query, values: Sequence[Any]) -> Any: ...
@@ -188,7 +189,7 @@ class Core:
 
     async def _look(self, connection: Any) -> str:
         """The schema of the extension, if that is there and new enough.  By this connection, or one of the pool"""
-        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, (), []))
+        database, version, schema = await (self._port.execute(connection, LOOK, ()) if connection else self._port.row(self._pool, LOOK, tuple, []))
         if version is None:
             raise errors.ExtensionError(f'database "{database}" has no extension atomic_lock',
                                         hint='Say CREATE EXTENSION atomic_lock, as the owner of the database.')
@@ -204,7 +205,7 @@ class Core:
                    patience: float | None = None, stop: Flag | None = None) -> Any:
         """The row of one statement in a transaction of its own, which is repeated where its answer was lost.
 
-        `seen` gets each row that there was before its commit.
+        `values` is called for each attempt that has a connection.  `seen` gets each row that there was before its commit.
         """
         began, tries = now(), 0
         pool, seen, stop = pool or self._pool, [] if seen is None else seen, stop or self._closed
@@ -212,7 +213,7 @@ class Core:
             known = self._schema
             try:
                 query = await self._sql(text)
-                return await self._port.row(pool, query, values(), seen)
+                return await self._port.row(pool, query, values, seen)
             except psycopg.Error as error:
                 tries += 1
                 if error.sqlstate in ('42883', '3F000') and known:  # it was dropped, or is in another schema now
@@ -281,7 +282,8 @@ class Core:
             if isinstance(refused, errors.LockHeld) and limit and left() == none:
                 refused.status = 'timeout'
             raise refused
-        return make(self, key, owner, answer.token, ttl, asked + answer.lasts, answer.lasts, answer.status, answer.mode, on_lost)
+        until = asked + answer.lasts
+        return make(self, key, owner, answer.token, ttl, until, until - now(), answer.status, answer.mode, on_lost)
 
     async def _close(self) -> None:
         self._closed.set()
@@ -363,14 +365,21 @@ class Held:
         self._check()
 
     async def _beat(self) -> None:
-        asked = now()
+        begun = asked = now()
+        seen: list[Any] = []
 
         def values() -> Sequence[Any]:
             nonlocal asked
             asked = now()
             return (self.key, self.owner, interval(self._ttl))
 
-        status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, patience=self._until - asked, stop=self._over)
+        try:
+            status, lasts = await self._locks._ask(HEARTBEAT, values, self.key, seen=seen, patience=self._until - asked, stop=self._over)
+        except BaseException:
+            # Each of these may be committed, and a lease may be shorter than before.
+            self._until = min([self._until, *(begun + lasts for _, lasts in seen if lasts is not None)])
+            self._stirred.set()
+            raise
         if lasts is not None:
             self._until = asked + lasts
             self._lasts = lasts
@@ -382,8 +391,20 @@ class Held:
 
     async def _extend_to(self, ttl: Seconds | None) -> None:
         self._ttl = self._ttl if ttl is None else ttl
-        await self._extend()
-        self._again.set()
+        try:
+            await self._extend()
+        finally:
+            self._again.set()
+
+    async def _enter(self) -> None:
+        """The beginning of a block.  A block that does not begin leaves no lease on the server"""
+        try:
+            self._check()
+            self._keep()
+        except BaseException:
+            with contextlib.suppress(psycopg.Error, errors.LockError):
+                await self._port.finish(self._release())
+            raise
 
     def _keep(self) -> None:
         """From now on, heartbeats keep it"""
@@ -393,10 +414,10 @@ class Held:
                 self._jobs.append(self._port.start(self._watch(), f'deadline of lock {self.key}'))
 
     async def _beats(self) -> None:
-        """At a third of the lease, and three times in a tenth of it where something fails"""
+        """A heartbeat comes after a third of the lease, or of its rest, and after a failure three come in a tenth of the lease"""
         failed, since = False, now()
         while not self._over.is_set():
-            due = since + max(self._lasts / (30 if failed else 3), .1)
+            due = since + max(self._lasts / 30 if failed else min(self._lasts, self._until - since) / 3, .1)
             if await self._again.wait(min(max(due - now(), 0), TIMER)):
                 self._again.clear()  # the lease has another length, or is over
                 since = now()
@@ -418,7 +439,7 @@ class Held:
         while not self.lost:
             await self._stirred.wait(min(self._until - now(), TIMER))
             self._stirred.clear()
-            if self._released:
+            if self._released and not self._lost:
                 return
         if self._lost:
             self._told(self._lost)
@@ -437,18 +458,18 @@ class Held:
         lost = self.lost
         self._released = True
         self._stop()
-        for job in self._jobs[:1]:  # the heartbeat, which may hang
-            await job.end(self._left())
-        for job in self._jobs[1:]:
-            await job.end(self._left(GRACE))
 
         def values() -> Sequence[Any]:
             self._attempts += 1
             return (self.key, self.owner)
 
         try:
+            for job in self._jobs[:1]:  # the heartbeat, which may hang
+                await job.end(self._left())
+            for job in self._jobs[1:]:
+                await job.end(self._left(GRACE))
             asking = self._locks._ask(RELEASE, values, self.key, patience=0 if lost or self._lost else self._until - now())
-            (answer,) = await (self._locks._last(self._left(GRACE), asking) if self._jobs else asking)
+            (answer,) = await self._locks._last(self._left(GRACE), asking)
         except BaseException as error:
             self._released = False  # as far as we know; one may try again, unless the lease is over
             if isinstance(error, (psycopg.Error, errors.LockError)) and (lost := self.lost):
@@ -467,6 +488,8 @@ class Held:
         """The end of a block, which may have failed.  Its error counts more, unless it comes from the loss of the lock"""
         try:
             await self._port.finish(self._release())
+            if self._lost and self._lost is not error:  # only another call was told
+                raise self._lost
         except (psycopg.Error, errors.LockError) as trouble:
             if error is None or ours or isinstance(trouble, errors.LockLost) and isinstance(error, (psycopg.Error, errors.LockError)):
                 raise trouble from error or trouble.__cause__
@@ -512,13 +535,20 @@ class Line(Generic[L]):
         self._shown: tuple[Any, ...] | None = None
         self._box: Mailbox | None = None
         self._lock: L | None = None
-        self._ended = False
+        self._ended = self._told = False  # told: of the loss of the lock
 
     def __repr__(self) -> str:
         return f'<{type(self).__name__} "{self.key}">'
 
     async def _next(self) -> Turn[L] | None:
         """The next turn; None at the end"""
+        asked = now()
+
+        def values() -> Sequence[Any]:
+            nonlocal asked
+            asked = now()
+            return self._values
+
         if self._box is None and not self._ended:
             self._box = self._locks._listener.subscribe([self.key])
         while self._lock and not self._ended:
@@ -526,26 +556,30 @@ class Line(Generic[L]):
             if self._lock._over.is_set() or self._locks._closed.is_set():
                 self._ended = True
                 if lost and not self._lock._released:
-                    self._lock._released = True
+                    self._told = True
                     return Turn('lost', self.key, lost=lost)
-            elif self._box:
-                await self._box.get(min(self._lock._until - now(), TIMER))
+            elif box := self._box:
+                await box.get(min(self._lock._until - now(), TIMER))
         while not (self._ended or self._locks._closed.is_set()):
             if self._shown and (event := await self._hear()):
                 self._shown = None
                 return Turn('offered', self.key, until=event.until)
-            asked = now()
-            status, token, lasts, place, holder, ticket = await self._locks._granted(
-                ENQUEUE, lambda: self._values, self.key, self.owner)
+            if self._ended or self._locks._closed.is_set():
+                break
+            status, token, lasts, place, holder, ticket = await self._locks._granted(ENQUEUE, values, self.key, self.owner)
             if status != 'queued':
-                # Counted from before the first attempt, it may end too early, and never too late.
-                self._lock = lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
-                                               'exclusive', self._on_lost)
-                lock._box = self._box
+                # Counted from before the call, it may end too early, and never too late.
+                self._lock = self._make(self._locks, self.key, self.owner, token, self._ttl, asked + lasts, lasts, status,
+                                        'exclusive', self._on_lost)
+            if self._ended:  # by somebody else, perhaps before this call reached the server
+                await self._port.finish(self._quit())
+                break
+            if self._lock:
+                self._lock._box = self._box
                 if self._box:
                     self._locks._listener.mute(self._box)
-                lock._keep()
-                return Turn('acquired', self.key, lock=lock)
+                self._lock._keep()
+                return Turn('acquired', self.key, lock=self._lock)
             seen, self._ticket = self._shown, ticket
             self._shown = (place, holder, ticket)
             if self._shown != seen:
@@ -561,7 +595,7 @@ class Line(Generic[L]):
                         return turn.lock
                 return None
             except psycopg.Error as error:
-                if not (errors.may_pass(error) or isinstance(error, PoolTimeout)):
+                if not (errors.may_pass(error) or isinstance(error, (PoolTimeout, TooManyRequests))):
                     raise
                 logger.warning('the line for lock "%s" asks again: %s', self.key, error)
             except errors.LockError:
@@ -572,7 +606,7 @@ class Line(Generic[L]):
     async def _hear(self) -> Event | None:
         """The offer to us; None where it is time to ask without one"""
         end = now() + self._poll
-        while self._box and (event := await self._box.get(end - now())):
+        while (box := self._box) and (event := await box.get(end - now())):
             if isinstance(event, BaseException):
                 raise event
             if event.event in ('connected', 'closed'):
@@ -588,9 +622,17 @@ class Line(Generic[L]):
         box, self._box = self._box, None
         if box:
             self._locks._listener.unsubscribe(box)
+        if self._lock or box:
+            await self._quit()
+
+    async def _quit(self) -> None:
         if self._lock:
-            await self._lock._release()
-        elif box:
+            try:
+                await self._lock._release()  # also a lost one: a heartbeat without an answer may have kept it on the server
+            except errors.LockLost:
+                if not self._told:
+                    raise
+        else:
             try:
                 await self._locks._last(GRACE, self._locks._ask(LEAVE, lambda: (self.key, self.owner), self.key, patience=0))
             except (psycopg.Error, errors.LockError) as error:
@@ -737,7 +779,7 @@ class Listener:
             try:
                 (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL, connection), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
-            except psycopg.OperationalError:
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):  # the latter in recovery
                 raise
             except psycopg.Error as error:
                 channel, answer = None, errors.translate(error, key)
@@ -761,5 +803,5 @@ class Listener:
         self._wake.set()
         self._post(None, CLOSED)
         if self._job:
-            await self._job.end()
+            await self._job.end(GRACE)
         self._wake.close()

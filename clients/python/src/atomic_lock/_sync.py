@@ -123,11 +123,11 @@ class _Port:
             return await work
         return done.result(min(seconds, threading.TIMEOUT_MAX))
 
-    async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
+    async def row(self, pool: Any, query: Query, values: Callable[[], Sequence[Any]], seen: list[Any]) -> Any:
         with pool.connection() as connection:
             try:
                 with connection.transaction():
-                    row = await self.execute(connection, query, values)
+                    row = await self.execute(connection, query, values())
                     seen.append(row)
             except psycopg.errors.ReadOnlySqlTransaction:
                 connection.close()  # that server is a standby now
@@ -174,8 +174,7 @@ class Lock(_core.Held):
         run(self._assert(connection))
 
     def __enter__(self) -> Lock:
-        self._check()
-        self._keep()
+        run(self._enter())
         return self
 
     def __exit__(self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
