@@ -115,6 +115,7 @@ export class Locks {
     try {
       for (;;) {
         const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, meta }, call);
+        signal?.throwIfAborted(); // the cancel came too late
         const { status, ticket, place } = answer.row;
         if (status !== 'queued') {
           done = true;

@@ -149,6 +149,33 @@ test('a leader whose work has returned does not work again, though the release f
   assert.equal(times, 2);
 });
 
+// Calls then() at each answer to lock_enqueue()
+function atPlace(t, then) {
+  const { query } = pg.Client.prototype;
+  t.mock.method(pg.Client.prototype, 'query', async function answered(text, ...more) {
+    const answer = await query.call(this, text, ...more);
+    if (/lock_enqueue/.test(text)) then();
+    return answer;
+  });
+}
+
+test('a leader that is stopped while the server answers does no work, and has no lock', async (t) => {
+  const stop = new AbortController();
+  atPlace(t, () => stop.abort(new Error('gone')));
+  await assert.rejects(locks.lead('stopped', { ttl: '1 h', signal: stop.signal }, () => assert.fail('it works')), /gone/);
+  await server.until("SELECT NOT locked FROM lock_status('stopped')");
+});
+
+test('a leader whose lease has run out when it arrives leads by the next one', async (t) => {
+  const { now } = performance;
+  let late;
+  t.mock.method(performance, 'now', () => now.call(performance) + (late ?? 0));
+  atPlace(t, () => { late ??= 3600000; });
+  const led = [];
+  await locks.lead('late', { ttl: '1 min' }, (lock, signal) => led.push(signal.aborted));
+  assert.deepEqual(led, [false]);
+});
+
 test('the signal ends a lock from the line', async () => {
   const stop = new AbortController();
   await assert.rejects(async () => {
