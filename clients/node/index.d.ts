@@ -40,6 +40,7 @@ export interface AcquireOptions {
   maxHolders?: number;
   holder?: string;
   meta?: unknown;
+  /** If the owner has the lock already; 'error': LockHeldByOwner, or LockUnreachable where an answer of this call was lost */
   onReacquire?: 'extend' | 'error';
   signal?: AbortSignal;
 }

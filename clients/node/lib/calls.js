@@ -82,6 +82,7 @@ export class Calls {
   // A try may take as long as the statement waits, and a part of the time there is: a connection
   // that has gone silent says nothing by itself.
   // Sets call.sent to the moment when a statement was sent: from then on it may have had its effect.
+  // Sets call.lost if no answer to such a statement came.
   async ask(sql, values, call = {}) {
     const { until = performance.now() + this.patience, signal, lasting, updating, once, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
@@ -95,6 +96,7 @@ export class Calls {
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
+        if (call.sent) call.lost = true;
         if (once || performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
       await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);

@@ -28,14 +28,16 @@ export class Locks {
   }
 
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
-  async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
+  async acquire(key, { owner: given, ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
+    const owner = given ?? randomUUID();
+    const again = given ? onReacquire : 'extend'; // a new owner has the lock by this call only
     const call = { signal };
     const take = async (longest, once) => {
       Object.assign(call, { wait: milliseconds(longest), once });
       const answered = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
-        [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, onReacquire], call);
+        [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, again], call);
       call.sent = undefined;
       return answered;
     };
@@ -56,6 +58,7 @@ export class Locks {
       await lock.release().catch(() => {}); // the cancel came too late
       throw signal.reason;
     }
+    if (status === 'held_by_owner' && call.lost) throw new LockUnreachable(`an answer was lost: the owner has lock "${key}" by this call or by an earlier one`);
     const [Refusal, code] = refusals[status] ?? [LockHeld, '55P03'];
     throw new Refusal(`lock "${key}" is not free (${status})${other === null ? '' : `: ${other} has it or comes first`}`,
       { code, key, status, holder: other, since, until });

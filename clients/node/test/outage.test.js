@@ -78,6 +78,19 @@ test('a lost answer: acquire, heartbeat, release', async () => {
   assert.equal(way.lost, 4);
   assert.equal((await locks.status(['lost']))[0].locked, false);
 
+  // The owner of this call is new: the lock is its own.
+  way.wanted = 5;
+  const own = await through.acquire('lost', { onReacquire: 'error' });
+  assert.deepEqual([way.lost, own.status], [5, 'reacquired']);
+  await own.release();
+  // This owner may have had the lock before, so the call does not end it.
+  way.wanted = 6;
+  await assert.rejects(through.acquire('lost', { owner: 'form', ttl: '1 h', onReacquire: 'error' }), LockUnreachable);
+  assert.equal(way.lost, 6);
+  const kept = await locks.acquire('lost', { owner: 'form' });
+  assert.equal(kept.status, 'reacquired');
+  await kept.release();
+
   // The server does not answer for longer than the patience: what was granted is given back later.
   way.wanted = Infinity;
   const impatient = new Locks(leaky, { patience: 200 });
