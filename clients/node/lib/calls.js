@@ -118,7 +118,7 @@ export class Calls {
       if (!client) return late();
       broken = true; // the request may arrive late, and would hit the next statement
       within(5000);
-      const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false });
+      const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false, sslnegotiation: 'postgres' });
       connection?.on('error', ignore).once('connect', () => connection.cancel(client.processID, client.secretKey));
       if (client.host.startsWith('/')) connection?.connect(`${client.host}/.s.PGSQL.${client.port}`);
       else connection?.connect(client.port, client.host);
