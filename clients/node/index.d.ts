@@ -121,8 +121,8 @@ type Work<T> = (lock: Lock, signal: AbortSignal) => Promise<T> | T;
 export class Locks {
   constructor(pool: Pool, options?: LocksOptions);
   acquire(key: string, options?: AcquireOptions): Promise<Lock>;
-  run<T>(key: string, options: AcquireOptions, work: Work<T>): Promise<T>;
-  lead<T>(name: string, options: LineOptions, work: Work<T>): Promise<T>;
+  run<T>(key: string, options: AcquireOptions | undefined, work: Work<T>): Promise<T>;
+  lead<T>(name: string, options: LineOptions | undefined, work: Work<T>): Promise<T>;
   queue(key: string, options?: LineOptions): AsyncGenerator<Turn, void, undefined>;
   listen(keys: string[], options?: { signal?: AbortSignal }): Events;
   status(keys: string[]): Promise<LockStatus[]>;

@@ -65,13 +65,13 @@ export class Locks {
   }
 
   // Runs work(lock, signal) under the lock
-  async run(key, options, work) {
+  async run(key, options = {}, work) {
     return runUnder(await this.acquire(key, options), options.signal, work);
   }
 
   // Waits in line for the lock, and runs work(lock, signal) while we have it; again after a
   // loss, until the work ends by itself or options.signal is aborted
-  async lead(name, options, work) {
+  async lead(name, options = {}, work) {
     for (;;) {
       let lock, done;
       try {

@@ -129,7 +129,7 @@ test('one of two leads, the other takes over, and the first leads again', async 
 });
 
 test('a leader whose work ends, and one whose work fails', async () => {
-  assert.equal(await locks.lead('once', {}, () => 'done'), 'done');
+  assert.equal(await locks.lead('once', undefined, () => 'done'), 'done');
   await assert.rejects(locks.lead('once', {}, () => { throw new RangeError('of the work'); }), RangeError);
   assert.equal((await locks.status(['once']))[0].locked, false);
 });

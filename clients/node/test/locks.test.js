@@ -280,6 +280,7 @@ test('durations are those of the server', async () => {
 
 test('run() gives an answer, releases, and passes errors on', async () => {
   assert.equal(await locks.run('run', {}, async (lock, signal) => (lock.isOurs() && !signal.aborted ? 'done' : 'lost')), 'done');
+  assert.equal(await locks.run('run', undefined, () => 'done'), 'done');
   await assert.rejects(locks.run('run', {}, () => { throw new RangeError('of the work'); }), RangeError);
   assert.equal((await locks.status(['run']))[0].locked, false);
   await thrown(locks.run('run', { ttl: 900 }, async (lock, signal) => {
