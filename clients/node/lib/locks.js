@@ -130,7 +130,9 @@ export class Locks {
         // An event is a hint that it is time to ask; the answer counts.
         events ??= this.listen([key], { signal });
         const event = await events.heard((each) => each.event === 'connected' || (each.event === 'offered' && each.ticket === ticket), poll);
-        if (event?.event === 'offered') yield { state: 'offered', until: new Date(event.until) };
+        if (event?.event !== 'offered') continue;
+        yield { state: 'offered', until: new Date(event.until) };
+        last = undefined; // a missed turn costs the place; the next place may have the same number
       }
     } finally {
       events?.end();

@@ -46,6 +46,25 @@ test('queued, offered, acquired, and given up by leaving the loop', async () => 
   await server.until(listening, [0]); // and nobody listens any more
 });
 
+test('a turn that was missed: queued again, at the same place', async () => {
+  const first = await locks.acquire('order:6');
+  const states = [];
+  const asked = "SELECT expires_at::text AS kept, ticket FROM lock_queue WHERE key = 'order:6'";
+  const again = async ({ kept }) => server.until("SELECT expires_at > $1 FROM lock_queue WHERE key = 'order:6'", [kept]);
+  for await (const { state } of locks.queue('order:6', { poll: hour })) {
+    states.push(state);
+    if (state === 'acquired') break;
+    if (states.length > 2) continue;
+    const [row] = await server.sql(asked);
+    // The forged offer is no turn: the line asks again, and keeps its place.
+    const [{ channel }] = await server.sql("SELECT lock_channel('order:6') AS channel");
+    const offer = JSON.stringify({ event: 'offered', key: 'order:6', ticket: Number(row.ticket), until: new Date() });
+    if (state === 'queued') again(row).then(() => server.sql('SELECT pg_notify($1, $2)', [channel, offer]));
+    else again(row).then(() => first.release());
+  }
+  assert.deepEqual(states, ['queued', 'offered', 'queued', 'offered', 'acquired']);
+});
+
 test('a place is given up by leaving the loop, and by the signal', async () => {
   const first = await locks.acquire('order:2');
   for await (const { state } of locks.queue('order:2')) {
