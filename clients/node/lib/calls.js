@@ -8,6 +8,7 @@ import { Listener } from './listener.js';
 const oldest = [1, 0]; // version of the extension that has all we call
 const ignore = () => {};
 const longest = 2 ** 31 - 1; // of a timer
+const waiting = new WeakMap(); // by pool: its statements that wait for a lock
 
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
@@ -42,7 +43,6 @@ export class Calls {
   #pool;
   #schema;
   #found;
-  #waiting = 0; // statements that wait for a lock
   #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
@@ -160,14 +160,15 @@ export class Calls {
       end ??= performance.now() + milliseconds(wait);
       const left = end - performance.now();
       if (left <= 0 || !worth(answer.row)) return answer;
-      if (this.#waiting < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
-        this.#waiting++;
+      const waits = waiting.get(this.#pool) ?? 0;
+      if (waits < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
+        waiting.set(this.#pool, waits + 1);
         try {
           return await take(left === Infinity ? wait : Math.ceil(left), true);
         } catch (error) {
           if (signal?.aborted || !(error instanceof LockUnreachable)) throw error;
         } finally {
-          this.#waiting--;
+          waiting.set(this.#pool, waiting.get(this.#pool) - 1);
         }
       }
       await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal }).catch(ignore);

@@ -135,7 +135,7 @@ test('waits leave a connection to the heartbeat', async () => {
   const small = new pg.Pool({ ...server.config(), max: 2 });
   const few = new Locks(small, { holder: 'Alice' });
   const first = await few.acquire('few', { ttl: '1 h' });
-  const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
+  const others = [few, new Locks(small), few].map((each) => each.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
   const giveUp = new AbortController();
   const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
   await server.until("SELECT waiters = 1 FROM lock_status('few')");
