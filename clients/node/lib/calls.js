@@ -171,7 +171,7 @@ export class Calls {
           waiting.set(this.#pool, waiting.get(this.#pool) - 1);
         }
       }
-      await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal }).catch(ignore);
+      await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal: signal ?? undefined }).catch(ignore);
     }
   }
 

@@ -85,7 +85,7 @@ export class Locks {
         if (done) return done.answer; // only the release has failed
         if (options.signal?.aborted || !(lock ? lock.lost : error instanceof LockUnreachable)) throw error;
       }
-      await pause(500 + Math.random() * 500, undefined, { signal: options.signal });
+      await pause(500 + Math.random() * 500, undefined, { signal: options.signal ?? undefined }).catch(() => {});
     }
   }
 

@@ -195,6 +195,18 @@ test('a leader whose lease has run out when it arrives leads by the next one', a
   assert.deepEqual(led, [false]);
 });
 
+test('an abort while a leader pauses is told by its reason', async (t) => {
+  const stop = new AbortController();
+  t.mock.method(Math, 'random', () => { // the length of the pause
+    stop.abort(new Error('gone'));
+    return 0;
+  });
+  await assert.rejects(locks.lead('paused', { signal: stop.signal }, async (lock) => {
+    await server.sql("SELECT force_release('paused', 'test')");
+    await lock.extend();
+  }), /gone/);
+});
+
 test('the signal ends a lock from the line', async () => {
   const stop = new AbortController();
   await assert.rejects(async () => {
