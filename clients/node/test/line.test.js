@@ -5,6 +5,7 @@ import { on } from 'node:events';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
 import { LockLost, LockUnreachable, Locks } from '../index.js';
+import { Events } from '../lib/listener.js';
 import { startServer } from './server.js';
 
 let server, pool, locks;
@@ -268,6 +269,17 @@ test('a server that cannot say the channel denies nothing: the listener connects
   await server.sql('ALTER FUNCTION lock_channel_away(text) RENAME TO lock_channel');
   assert.deepEqual((await events.next()).value, { event: 'connected', key: 'late' });
   events.end();
+});
+
+test('two may wait for the next event', async () => {
+  let hear;
+  const events = new Events({ subscribe: (key, each) => { hear = each; } }, ['k']);
+  const heard = [];
+  for (let i = 0; i < 2; i++) events.next().then(({ value }) => heard.push(value.event));
+  hear({ event: 'acquired' });
+  hear({ event: 'released' });
+  await new Promise((resolve) => { setImmediate(resolve); });
+  assert.deepEqual(heard, ['acquired', 'released']);
 });
 
 test('a listener may be stopped before it is connected', async () => {
