@@ -283,7 +283,7 @@ test('run() gives an answer, releases, and passes errors on', async () => {
   assert.equal(await locks.run('run', undefined, () => 'done'), 'done');
   await assert.rejects(locks.run('run', {}, () => { throw new RangeError('of the work'); }), RangeError);
   assert.equal((await locks.status(['run']))[0].locked, false);
-  await thrown(locks.run('run', { ttl: 900 }, async (lock, signal) => {
+  await thrown(locks.run('run', { ttl: 3000 }, async (lock, signal) => {
     await server.sql("SELECT force_release('run', 'test')");
     await aborted(signal);
   }), LockLost, { reason: 'forced' });
@@ -435,7 +435,7 @@ test('lockKey() writes keys as lock_key() does', async () => {
 test('owners are shown nowhere', async () => {
   const owner = 'secret-8f14e45f';
   const seen = [];
-  const lock = await locks.acquire('secret', { owner, ttl: 900 });
+  const lock = await locks.acquire('secret', { owner, ttl: 3000 });
   seen.push(lock, locks, lock.signal);
   seen.push(await locks.acquire('secret', { owner: `${owner}-2` }).catch((error) => error));
   seen.push(await locks.acquire('secret', { owner, ttl: '2 centuries' }).catch((error) => error));
