@@ -64,6 +64,7 @@ export interface Lock extends AsyncDisposable {
   readonly ended: Promise<LockLost | null>;
   /** By the local monotonic clock */
   isOurs(): boolean;
+  /** Repeats the length of the lease, or gives it another.  Has no effect after release(), even if that failed, nor while an unfinished transaction has changed the lock.  isOurs() knows of a shorter lease only once the server has answered */
   extend(ttl?: Duration): Promise<void>;
   /** Throws LockLost if the lock was not ours to the end */
   release(): Promise<void>;
