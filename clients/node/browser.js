@@ -112,14 +112,19 @@ export class Form extends EventTarget {
   // Ask the server whether what we know is still so
   check() {
     clearTimeout(this.#timer);
-    if (asks[this.#phase] && !this.#closed) this.#act().catch(() => {});
+    if (this.#question && !this.#closed) this.#act().catch(() => {});
+  }
+
+  // With auto, an offer is taken, and taken again after a failure.
+  get #question() {
+    return this.#phase === 'offered' && this.#auto ? 'queue' : asks[this.#phase];
   }
 
   // One request after the other.  The page chooses its own question when its turn comes:
   // the user may have left meanwhile, or has an offer, which a question would accept.
   #act(action, more = {}) {
     const turn = this.#last.then(async () => {
-      action ??= asks[this.#phase];
+      action ??= this.#question;
       if (!action) return this.state;
       const [page, asked] = [this.#page, clock()];
       try {
@@ -167,7 +172,7 @@ export class Form extends EventTarget {
   #offer(left) {
     this.#until = clock() + left;
     this.#set('offered');
-    if (this.#auto) this.take().catch(() => {});
+    if (this.#auto) this.check();
   }
 
   #plan(milliseconds) {

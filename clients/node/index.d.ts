@@ -40,6 +40,7 @@ export interface AcquireOptions {
   maxHolders?: number;
   holder?: string;
   meta?: unknown;
+  /** If the owner has the lock already; 'error': LockHeldByOwner, or LockUnreachable where an answer of this call was lost */
   onReacquire?: 'extend' | 'error';
   signal?: AbortSignal;
 }
@@ -63,6 +64,7 @@ export interface Lock extends AsyncDisposable {
   readonly ended: Promise<LockLost | null>;
   /** By the local monotonic clock */
   isOurs(): boolean;
+  /** Repeats the length of the lease, or gives it another.  Has no effect after release(), even if that failed, nor while an unfinished transaction has changed the lock.  isOurs() knows of a shorter lease only once the server has answered */
   extend(ttl?: Duration): Promise<void>;
   /** Throws LockLost if the lock was not ours to the end */
   release(): Promise<void>;
@@ -120,8 +122,8 @@ type Work<T> = (lock: Lock, signal: AbortSignal) => Promise<T> | T;
 export class Locks {
   constructor(pool: Pool, options?: LocksOptions);
   acquire(key: string, options?: AcquireOptions): Promise<Lock>;
-  run<T>(key: string, options: AcquireOptions, work: Work<T>): Promise<T>;
-  lead<T>(name: string, options: LineOptions, work: Work<T>): Promise<T>;
+  run<T>(key: string, options: AcquireOptions | undefined, work: Work<T>): Promise<T>;
+  lead<T>(name: string, options: LineOptions | undefined, work: Work<T>): Promise<T>;
   queue(key: string, options?: LineOptions): AsyncGenerator<Turn, void, undefined>;
   listen(keys: string[], options?: { signal?: AbortSignal }): Events;
   status(keys: string[]): Promise<LockStatus[]>;

@@ -8,6 +8,7 @@ import { Listener } from './listener.js';
 const oldest = [1, 0]; // version of the extension that has all we call
 const ignore = () => {};
 const longest = 2 ** 31 - 1; // of a timer
+const waiting = new WeakMap(); // by pool: its statements that wait for a lock
 
 // A duration is a number of milliseconds, or an interval of PostgreSQL such as '40 min'.
 export const interval = (value) => (typeof value === 'number' ? `${value} ms` : value);
@@ -42,7 +43,6 @@ export class Calls {
   #pool;
   #schema;
   #found;
-  #waiting = 0; // statements that wait for a lock
   #leaving = new Map(); // by key and owner: the last leave() that is not finished
 
   constructor(pool, { schema, channel, patience }) {
@@ -82,6 +82,7 @@ export class Calls {
   // A try may take as long as the statement waits, and a part of the time there is: a connection
   // that has gone silent says nothing by itself.
   // Sets call.sent to the moment when a statement was sent: from then on it may have had its effect.
+  // Sets call.lost if no answer to such a statement came.
   async ask(sql, values, call = {}) {
     const { until = performance.now() + this.patience, signal, lasting, updating, once, wait: waits = 0 } = call;
     for (let wait = 50; ; wait = Math.min(2 * wait, 2000)) {
@@ -95,6 +96,7 @@ export class Calls {
       } catch (error) {
         if (signal?.aborted) throw signal.reason;
         if (!mayPass(error) && !(updating && error.code === '55000')) throw translate(error);
+        if (call.sent) call.lost = true;
         if (once || performance.now() + wait > until) throw new LockUnreachable(`the server does not answer: ${error.message}`, {}, error);
       }
       await pause(wait, undefined, { signal: signal ?? lasting }).catch(ignore);
@@ -116,7 +118,7 @@ export class Calls {
       if (!client) return late();
       broken = true; // the request may arrive late, and would hit the next statement
       within(5000);
-      const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false });
+      const { connection } = new this.#pool.Client({ host: client.host, port: client.port, ssl: false, sslnegotiation: 'postgres' });
       connection?.on('error', ignore).once('connect', () => connection.cancel(client.processID, client.secretKey));
       if (client.host.startsWith('/')) connection?.connect(`${client.host}/.s.PGSQL.${client.port}`);
       else connection?.connect(client.port, client.host);
@@ -158,17 +160,18 @@ export class Calls {
       end ??= performance.now() + milliseconds(wait);
       const left = end - performance.now();
       if (left <= 0 || !worth(answer.row)) return answer;
-      if (this.#waiting < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
-        this.#waiting++;
+      const waits = waiting.get(this.#pool) ?? 0;
+      if (waits < Math.floor((this.#pool.options.max ?? 10) / 2) || (left === Infinity && wait !== null)) {
+        waiting.set(this.#pool, waits + 1);
         try {
           return await take(left === Infinity ? wait : Math.ceil(left), true);
         } catch (error) {
           if (signal?.aborted || !(error instanceof LockUnreachable)) throw error;
         } finally {
-          this.#waiting--;
+          waiting.set(this.#pool, waiting.get(this.#pool) - 1);
         }
       }
-      await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal }).catch(ignore);
+      await pause(Math.min(left, 500 + Math.random() * 500), undefined, { signal: signal ?? undefined }).catch(ignore);
     }
   }
 

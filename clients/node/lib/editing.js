@@ -129,7 +129,7 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '5 min', wai
     // The answer cannot be sent: the page is gone, unless it asks again, or has been told of its lock.
     const unsent = async () => {
       if (number === page.newest) page.gone = number;
-      if (page.gone === page.newest && !page.known) await calls.leave(key, owner);
+      if (closing() || (page.gone === page.newest && !page.known)) await calls.leave(key, owner);
     };
     const closing = () => body.action !== 'close' && closed.has(owner);
     if (['leave', 'close'].includes(body.action)) page.known = false;
@@ -142,6 +142,9 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '5 min', wai
       if (taking) res.on('close', () => res.writableFinished || unsent());
       if (body.action !== 'ask') res.on('finish', () => { page.known = !closed.has(owner) && ['editing', 'queued'].includes(answer.state); });
       return res.writeHead(200, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }).end(JSON.stringify(answer));
+    } catch (error) {
+      if (taking && error instanceof LockUnreachable) unsent(); // it may have been granted
+      throw error;
     } finally {
       page.active--;
     }

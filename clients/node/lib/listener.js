@@ -125,7 +125,7 @@ export class Listener {
 // Events of some keys, as an async iterator
 export class Events {
   #buffer = [];
-  #wake = () => {};
+  #wakes = [];
   #ended = false;
   #offs = [];
   #signal;
@@ -136,6 +136,10 @@ export class Events {
     if (signal?.aborted) return;
     this.#offs = keys.map((key) => listener.subscribe(key, (event) => this.#hear(event)));
     signal?.addEventListener('abort', this.#stop);
+  }
+
+  #wake() {
+    for (const wake of this.#wakes.splice(0)) wake();
   }
 
   #hear(event) {
@@ -158,7 +162,7 @@ export class Events {
           if (fits(event)) return event;
         }
         if (late.signal.aborted || this.#ended) return undefined;
-        await new Promise((resolve) => { this.#wake = resolve; });
+        await new Promise((resolve) => { this.#wakes.push(resolve); });
       }
     } finally {
       clearTimeout(timer);
@@ -166,7 +170,8 @@ export class Events {
   }
 
   async next() {
-    const value = await this.heard(() => true, 2 ** 31 - 1);
+    let value;
+    do value = await this.heard(() => true, 2 ** 31 - 1); while (!value && !this.#ended);
     return this.#ended ? { done: true, value: undefined } : { done: false, value };
   }
 

@@ -154,7 +154,9 @@ export class Lock {
 export async function runUnder(lock, signal, work) {
   let answer;
   try {
-    answer = await work(lock, signal ? AbortSignal.any([lock.signal, signal]) : lock.signal);
+    const under = signal ? AbortSignal.any([lock.signal, signal]) : lock.signal;
+    under.throwIfAborted();
+    answer = await work(lock, under);
   } catch (error) {
     await lock.release().catch(() => {});
     throw error;

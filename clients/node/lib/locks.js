@@ -28,14 +28,16 @@ export class Locks {
   }
 
   // Takes the lock, or throws LockHeld.  A heartbeat keeps it until it is released or lost.
-  async acquire(key, { owner = randomUUID(), ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
+  async acquire(key, { owner: given, ttl, wait = 0, mode = 'exclusive', maxHolders, holder = this.#holder, meta, onReacquire, signal } = {}) {
+    const owner = given ?? randomUUID();
+    const again = given ? onReacquire : 'extend'; // a new owner has the lock by this call only
     const call = { signal };
     const take = async (longest, once) => {
       Object.assign(call, { wait: milliseconds(longest), once });
       const answered = await this.#calls.ask(
         `SELECT status, mode, holder, fencing_token, acquired_at, expires_at, extract(epoch FROM waited + ttl_remaining) * 1000 AS left
          FROM @lock_try_acquire($1, ttl => $2, owner => $3, mode => $4, wait => $5, holder => $6, meta => $7, max_holders => $8, on_reacquire => $9)`,
-        [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, onReacquire], call);
+        [key, interval(ttl), owner, mode, interval(longest), holder, json(meta), maxHolders, again], call);
       call.sent = undefined;
       return answered;
     };
@@ -56,19 +58,20 @@ export class Locks {
       await lock.release().catch(() => {}); // the cancel came too late
       throw signal.reason;
     }
+    if (status === 'held_by_owner' && call.lost) throw new LockUnreachable(`an answer was lost: the owner has lock "${key}" by this call or by an earlier one`);
     const [Refusal, code] = refusals[status] ?? [LockHeld, '55P03'];
     throw new Refusal(`lock "${key}" is not free (${status})${other === null ? '' : `: ${other} has it or comes first`}`,
       { code, key, status, holder: other, since, until });
   }
 
   // Runs work(lock, signal) under the lock
-  async run(key, options, work) {
+  async run(key, options = {}, work) {
     return runUnder(await this.acquire(key, options), options.signal, work);
   }
 
   // Waits in line for the lock, and runs work(lock, signal) while we have it; again after a
   // loss, until the work ends by itself or options.signal is aborted
-  async lead(name, options, work) {
+  async lead(name, options = {}, work) {
     for (;;) {
       let lock, done;
       try {
@@ -82,7 +85,7 @@ export class Locks {
         if (done) return done.answer; // only the release has failed
         if (options.signal?.aborted || !(lock ? lock.lost : error instanceof LockUnreachable)) throw error;
       }
-      await pause(500 + Math.random() * 500, undefined, { signal: options.signal });
+      await pause(500 + Math.random() * 500, undefined, { signal: options.signal ?? undefined }).catch(() => {});
     }
   }
 
@@ -115,6 +118,7 @@ export class Locks {
     try {
       for (;;) {
         const answer = await this.#calls.enqueue(key, { owner, holder, offer, keep, ttl, meta }, call);
+        signal?.throwIfAborted(); // the cancel came too late
         const { status, ticket, place } = answer.row;
         if (status !== 'queued') {
           done = true;
@@ -126,7 +130,9 @@ export class Locks {
         // An event is a hint that it is time to ask; the answer counts.
         events ??= this.listen([key], { signal });
         const event = await events.heard((each) => each.event === 'connected' || (each.event === 'offered' && each.ticket === ticket), poll);
-        if (event?.event === 'offered') yield { state: 'offered', until: new Date(event.until) };
+        if (event?.event !== 'offered') continue;
+        yield { state: 'offered', until: new Date(event.until) };
+        last = undefined; // a missed turn costs the place; the next place may have the same number
       }
     } finally {
       events?.end();

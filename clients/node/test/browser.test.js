@@ -263,6 +263,35 @@ test('an offer of which the page hears nothing is shown when it asks', async () 
   await server.until("SELECT NOT locked AND queued = 0 FROM lock_status('order:42')");
 });
 
+test('with auto, a turn is taken although a request fails, but not after the user has left', async () => {
+  const alice = await user('Alice');
+  await says(alice, 'You are editing');
+  const { page, hold, act, reached } = await bare('Bob');
+  const queue = () => page.evaluate(() => form.queue({ auto: true }));
+  assert.equal(await queue(), 'queued');
+  const fail = (route) => (route.request().method() === 'POST' ? route.abort() : route.continue());
+  await page.route('**/lock', fail);
+  await click(alice, 'Done');
+  await reached('offered');
+  await page.unroute('**/lock', fail);
+  await reached('editing');
+  assert.equal(await act('leave'), 'reading');
+
+  // The offer comes while the page says that it leaves.
+  await click(alice, 'Edit');
+  await says(alice, 'You are editing');
+  assert.equal(await queue(), 'queued');
+  const { there } = await hold('request');
+  const left = act('leave');
+  const go = await there;
+  await click(alice, 'Done');
+  await reached('offered');
+  go();
+  assert.equal(await left, 'reading');
+  assert.equal(await act('ask'), 'reading'); // comes after what the page has asked
+  await server.until("SELECT NOT locked AND queued = 0 FROM lock_status('order:42')");
+});
+
 test('who leaves has left, also if the page is about to ask whether it may go on', async () => {
   const alice = await user('Alice');
   await says(alice, 'You are editing');

@@ -135,7 +135,7 @@ test('a page whose connection is lost keeps what it knows to have, and what it a
   await server.until("SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'shop' AND state = 'active'");
   assert.equal((await act('/order:8', 'Alice', 'keep')).state, 'editing');
 
-  // It was silent for a minute and a half of its two.
+  // It was silent for a minute and a half of its five.
   const { now } = performance;
   t.mock.method(performance, 'now', () => now.call(performance) + 90000);
   await act('/order:9', 'Bob', 'keep');

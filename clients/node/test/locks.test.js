@@ -135,7 +135,7 @@ test('waits leave a connection to the heartbeat', async () => {
   const small = new pg.Pool({ ...server.config(), max: 2 });
   const few = new Locks(small, { holder: 'Alice' });
   const first = await few.acquire('few', { ttl: '1 h' });
-  const others = [1, 2, 3].map(() => few.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
+  const others = [few, new Locks(small), few].map((each) => each.acquire('few', { wait: '1 min' }).then((lock) => lock.release()));
   const giveUp = new AbortController();
   const last = few.acquire('few', { wait: '1 min', signal: giveUp.signal });
   await server.until("SELECT waiters = 1 FROM lock_status('few')");
@@ -175,7 +175,9 @@ test('a wait that times out, and one that is cancelled', async () => {
   const giveUp = new AbortController();
   const second = locks.acquire('cancelled', { wait: '1 min', signal: giveUp.signal });
   await server.until("SELECT waiters = 1 FROM lock_status('cancelled')");
+  process.env.PGSSLNEGOTIATION = 'direct'; // as for a pool that has TLS
   giveUp.abort(new Error('the user has gone'));
+  delete process.env.PGSSLNEGOTIATION;
   await assert.rejects(second, /the user has gone/);
   assert.equal((await server.sql("SELECT waiters FROM lock_status('cancelled')"))[0].waiters, 0);
   await first.release();
@@ -278,9 +280,10 @@ test('durations are those of the server', async () => {
 
 test('run() gives an answer, releases, and passes errors on', async () => {
   assert.equal(await locks.run('run', {}, async (lock, signal) => (lock.isOurs() && !signal.aborted ? 'done' : 'lost')), 'done');
+  assert.equal(await locks.run('run', undefined, () => 'done'), 'done');
   await assert.rejects(locks.run('run', {}, () => { throw new RangeError('of the work'); }), RangeError);
   assert.equal((await locks.status(['run']))[0].locked, false);
-  await thrown(locks.run('run', { ttl: 900 }, async (lock, signal) => {
+  await thrown(locks.run('run', { ttl: 3000 }, async (lock, signal) => {
     await server.sql("SELECT force_release('run', 'test')");
     await aborted(signal);
   }), LockLost, { reason: 'forced' });
@@ -432,7 +435,7 @@ test('lockKey() writes keys as lock_key() does', async () => {
 test('owners are shown nowhere', async () => {
   const owner = 'secret-8f14e45f';
   const seen = [];
-  const lock = await locks.acquire('secret', { owner, ttl: 900 });
+  const lock = await locks.acquire('secret', { owner, ttl: 3000 });
   seen.push(lock, locks, lock.signal);
   seen.push(await locks.acquire('secret', { owner: `${owner}-2` }).catch((error) => error));
   seen.push(await locks.acquire('secret', { owner, ttl: '2 centuries' }).catch((error) => error));

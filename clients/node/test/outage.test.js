@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import { tmpdir } from 'node:os';
@@ -78,6 +78,19 @@ test('a lost answer: acquire, heartbeat, release', async () => {
   assert.equal(way.lost, 4);
   assert.equal((await locks.status(['lost']))[0].locked, false);
 
+  // The owner of this call is new: the lock is its own.
+  way.wanted = 5;
+  const own = await through.acquire('lost', { onReacquire: 'error' });
+  assert.deepEqual([way.lost, own.status], [5, 'reacquired']);
+  await own.release();
+  // This owner may have had the lock before, so the call does not end it.
+  way.wanted = 6;
+  await assert.rejects(through.acquire('lost', { owner: 'form', ttl: '1 h', onReacquire: 'error' }), LockUnreachable);
+  assert.equal(way.lost, 6);
+  const kept = await locks.acquire('lost', { owner: 'form' });
+  assert.equal(kept.status, 'reacquired');
+  await kept.release();
+
   // The server does not answer for longer than the patience: what was granted is given back later.
   way.wanted = Infinity;
   const impatient = new Locks(leaky, { patience: 200 });
@@ -85,6 +98,29 @@ test('a lost answer: acquire, heartbeat, release', async () => {
   await assert.rejects(failed, LockUnreachable);
   way.wanted = 0;
   await server.until("SELECT NOT locked FROM lock_status('lost')");
+  await leaky.end();
+  way.end();
+});
+
+test('a page whose open gets no answer keeps no lock, unless it asks again', async (t) => {
+  const way = await leakyWay(/lock_try_acquire/);
+  const leaky = new pg.Pool(server.config('shop', 'postgres', way.socket));
+  const form = new Locks(leaky).editing(() => 'unanswered', { user: () => 'Alice', session: () => 'secret', ttl: '1 h' });
+  const open = async () => {
+    const res = Object.assign(new EventEmitter(), { writeHead: (status) => Object.assign(res, { status }), end: (text) => Object.assign(res, { answer: JSON.parse(text) }) });
+    await form({ method: 'POST', headers: { 'content-type': 'application/json' }, body: { action: 'open', page: 'page-of-alice-00' } }, res);
+    return res;
+  };
+  way.wanted = 1;
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + way.lost * 3600000); // so long for one answer
+  assert.equal((await open()).status, 503);
+  assert.equal(way.lost, 1);
+  await server.until("SELECT NOT locked FROM lock_status('unanswered')");
+  way.wanted = 2;
+  assert.equal((await open()).status, 503);
+  assert.equal((await open()).answer.state, 'editing');
+  await server.until("SELECT locked FROM lock_status('unanswered')");
   await leaky.end();
   way.end();
 });
