@@ -62,7 +62,7 @@ role_name(Oid role)
 
 /* A stored name of a role; "?" if it is no text in the encoding of this database */
 static char *
-show_role(Name name)
+stored_role(Name name)
 {
 	/* An older version stored names as they are. */
 	if (!al_is_text(al_cstring(NameStr(*name))))
@@ -105,7 +105,7 @@ al_audit_find(const AlKey *key, const AlOwner *owner)
 		last->at = DatumGetTimestampTz(VALUE(at));
 		last->fencing_token = DatumGetInt64(VALUE(fencing_token));
 		last->action = TextDatumGetCString(VALUE(action));
-		last->role = show_role(DatumGetName(VALUE(acting_role)));
+		last->role = stored_role(DatumGetName(VALUE(acting_role)));
 		last->reason = DatumGetTextPCopy(VALUE(reason));
 	}
 	al_scan_end(&scan);
