@@ -205,6 +205,10 @@ CASES = (
     ('', relied().end('a', 10, 11).asks('b', 8, 9, limit=2)),
     ('', relied().end('a', 10, 11).asks('b', 8, 9, 'pending', limit=1, holders=0)),
     ('cause', relied().end('a', 10, 11).asks('b', 12, 13, 'pending', limit=1, holders=0)),
+    # the same with a lost answer to the commit: the transaction ended at an unknown moment
+    ('', relied('fence').call('a', 'commit', 10, 11, 'info').asks('b', 8, 9, 'pending', limit=1, holders=0)),
+    ('', relied('fence').call('a', 'commit', 10, 11, 'info').asks('b', 8, 9, limit=1)),
+    ('cause', relied('fence').call('a', 'commit', 10, 11, 'info').asks('b', 12, 13, 'pending', limit=1, holders=0)),
     ('limits', relied('again').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('limits', relied('fence').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('', relied('').end('a', 10, 11).asks('b', 8, 9, limit=1)),

@@ -677,7 +677,7 @@ class Checker:
     def relied_on(self, record, fate, key, owner, mode):
         """Adds a pin: the transaction relies on the owner's grant, so that nobody else gets the
         key before the transaction ends, even if the lease expires"""
-        if fate[1] > record['comp']:
+        if fate[2] > record['comp']:
             pin = Holding(record, key, owner, mode, None, fate[1], 'pin')
             pin.last, pin.counts, pin.anew = fate[2], False, False
             self.holdings.append(pin)
