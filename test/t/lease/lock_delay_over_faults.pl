@@ -215,8 +215,9 @@ sub all_ways
 			$server->start;
 		}
 		connect_all($server);
-		my $known = now();
 		is_closed("$how: $death", $_) for ($key, "$key-ttl");
+		# Without preloading, PostgreSQL 17 and later know the end from the first look on.
+		my $known = now();
 		opens("$how: $death", $_, $since, $known) for ($key, "$key-ttl");
 		is(ask($one, q{SELECT lock_is_held('lives', 'holder'); SELECT status FROM lock_try_acquire('short', '1 hour', 'one')}), "t\nheld", '... a lease is still held, the key of an expired one is still closed');
 		is(ask($one, q{SELECT status FROM lock_try_acquire('given', '1 hour', 'one'); SELECT lock_release('given', 'one')}), "acquired\nt", '... the key of a released lease is open');
