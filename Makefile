@@ -180,7 +180,7 @@ checkver:
 		{ echo 'clients/python has another version than $(DISTVERSION)' >&2; exit 1; }
 	@grep -qF '"version": "$(DISTVERSION)"' clients/node/package.json || \
 		{ echo 'clients/node has another version than $(DISTVERSION)' >&2; exit 1; }
-	@address="$$(sed -n 's/.*"mailto": "\(.*\)".*/\1/p' META.json)"; \
+	@address="$$(sed -n 's/.*"mailto": "\(.*\)".*/\1/p' META.json)"; [ -n "$$address" ] || { echo 'META.json has no mailto' >&2; exit 1; }; \
 	for f in control control.in copyright changelog upstream/metadata; do grep -qF "$$address" debian/$$f || \
 		{ echo "debian/$$f has another address than META.json" >&2; exit 1; }; done
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \

@@ -5,14 +5,14 @@
 -- lock_protect with a separator: a write needs one key of the row's path in exclusive mode, and
 -- every folder above that one in any mode; lock_fetch acquires the path
 --
--- Properties: whoever holds a folder exclusively can write everything below it. A holding
+-- Properties: the exclusive owner of a folder can write everything below it. A holding
 -- without the folders above it does not suffice, since another owner may have taken a folder. A
 -- write pins all keys that it relies on, and atomic_lock.fencing_token applies to each. An error
 -- names the missing key, unless the role may not see it. lock_fetch takes all keys of the path,
 -- or none.
 --
--- Turns red when: a folder above the exclusive key is not looked at, or not pinned; a folder
--- below it is asked for; a shared document suffices; lock_fetch leaves a folder locked without a
+-- Turns red when: a folder above the exclusive key is not read, or not pinned; a write
+-- needs a folder below it; a shared document suffices; lock_fetch leaves a folder locked without a
 -- row.
 
 CREATE TABLE t.docs (id int PRIMARY KEY, dir text, name text, note text);
@@ -41,7 +41,7 @@ END
 $$;
 
 --
--- Which holdings suffice
+-- Holdings that suffice for a write
 --
 -- the path, as lock_acquire_path takes it
 SELECT count(*) FROM lock_acquire_path('site/a/b/c', '1 hour', 'ann', holder => 'Ann');
