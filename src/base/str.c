@@ -24,31 +24,6 @@
 
 #define QUOTED_BYTES	40
 
-/* The result points into the datum, which must be detoasted. */
-AlString
-al_string(text *datum)
-{
-	AlString	string;
-
-	string.data = VARDATA_ANY(datum);
-	string.len = VARSIZE_ANY_EXHDR(datum);
-	return string;
-}
-
-AlString
-al_cstring(const char *cstring)
-{
-	AlString	string = {cstring, strlen(cstring)};
-
-	return string;
-}
-
-bool
-al_string_equal(AlString a, AlString b)
-{
-	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
-}
-
 bool
 al_string_begins(AlString string, AlString prefix)
 {

@@ -9,9 +9,25 @@
 
 #include "atomic_lock.h"
 
-extern AlString al_string(text *datum);
-extern AlString al_cstring(const char *cstring);
-extern bool al_string_equal(AlString a, AlString b);
+/* The result points into the datum, which must be detoasted. */
+static inline AlString
+al_string(text *datum)
+{
+	return (AlString) {VARDATA_ANY(datum), VARSIZE_ANY_EXHDR(datum)};
+}
+
+static inline AlString
+al_cstring(const char *cstring)
+{
+	return (AlString) {cstring, strlen(cstring)};
+}
+
+static inline bool
+al_string_equal(AlString a, AlString b)
+{
+	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+}
+
 extern bool al_string_begins(AlString string, AlString prefix);
 extern int	al_string_compare(AlString a, AlString b);
 extern text *al_string_text(AlString string);

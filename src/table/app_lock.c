@@ -345,7 +345,10 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 	holding->key = key->name;
 }
 
-/* Find the row in a slot of a key that a snapshot sees; false: *holding as by al_table_no_row() */
+/*
+ * Find the row in a slot of a key that a snapshot sees; false: *holding as by al_table_no_row().
+ * The snapshot may be that of GetLatestSnapshot(): a search by a hint takes no other.
+ */
 bool
 al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 				   AlHolding *holding)
@@ -354,7 +357,9 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 
 	if (!found)
 	{
+		snapshot = RegisterSnapshot(snapshot);
 		found = find_by_index(rel, key, slot, snapshot, holding);
+		UnregisterSnapshot(snapshot);
 		if (found)
 			al_hint_set(key->hash, slot, &holding->tid);
 		else
@@ -368,14 +373,8 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
-	Snapshot	snapshot;
-	bool		found;
-
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = al_table_find_seen(rel, key, slot, snapshot, holding);
-	UnregisterSnapshot(snapshot);
-	return found;
+	return al_table_find_seen(rel, key, slot, GetLatestSnapshot(), holding);
 }
 
 /* Does the table have this block, with "room" bytes free? */
@@ -434,18 +433,19 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	if (al_table_is_crowd(key))
 		return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	snapshot = GetLatestSnapshot();
 	found = al_table_find_by_hint(rel, key, AL_SLOT_EXCLUSIVE, snapshot, holding);
 	if (!found)
 	{
+		snapshot = RegisterSnapshot(snapshot);
 		found = find_exclusive(rel, key, snapshot, holding, &sole);
+		UnregisterSnapshot(snapshot);
 		if (found)
 			al_hint_set(key->hash, AL_SLOT_EXCLUSIVE, &holding->tid);
 		else
 			al_table_no_row(key, AL_SLOT_EXCLUSIVE, holding);
 		holding->sole = sole;
 	}
-	UnregisterSnapshot(snapshot);
 	if (found)
 		note_tid(&holding->tid);
 	return found;

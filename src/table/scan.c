@@ -39,12 +39,12 @@ Oid
 al_scan_index(Relation rel, int count, const AttrNumber *columns)
 {
 	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *cell;
 	Oid			found = InvalidOid;
 
-	foreach(cell, indexes)
+	/* The primary key, which callers seldom look for, usually comes first. */
+	for (int n = list_length(indexes) - 1; n >= 0 && !OidIsValid(found); n--)
 	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		Relation	index = index_open(list_nth_oid(indexes, n), AccessShareLock);
 		bool		fits = index->rd_index->indisvalid && index->rd_index->indnkeyatts >= count;
 
 		for (int i = 0; fits && i < count; i++)
@@ -53,7 +53,7 @@ al_scan_index(Relation rel, int count, const AttrNumber *columns)
 				index->rd_indcollation[i] ==
 				TupleDescAttr(RelationGetDescr(rel), columns[i] - 1)->attcollation;
 		if (fits)
-			found = lfirst_oid(cell);
+			found = RelationGetRelid(index);
 		index_close(index, AccessShareLock);
 	}
 	list_free(indexes);
