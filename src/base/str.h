@@ -25,7 +25,7 @@ al_cstring(const char *cstring)
 static inline bool
 al_string_equal(AlString a, AlString b)
 {
-	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+	return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
 extern bool al_string_begins(AlString string, AlString prefix);
