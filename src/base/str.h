@@ -8,6 +8,7 @@
 #define AL_BASE_STR_H
 
 #include "atomic_lock.h"
+#include "base/compat.h"
 
 /* The result points into the datum, which must be detoasted. */
 static inline AlString
