@@ -346,9 +346,19 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 }
 
 /*
- * Find the row in a slot of a key that a snapshot sees; false: *holding as by al_table_no_row().
- * The snapshot may be that of GetLatestSnapshot(): a search by a hint takes no other.
+ * A snapshot as of now for a look by a hint, as most are: to register it would take a tenth more.
+ * Nothing takes another one meanwhile, and the active one of the statement keeps the rows.
  */
+static Snapshot
+as_of_now(SnapshotData *place)
+{
+	*place = *GetLatestSnapshot();
+	place->copied = false;
+	place->active_count = 1;	/* from 18 on, PostgreSQL asserts that it is in use */
+	return place;
+}
+
+/* Find the row in a slot of a key that a snapshot sees; false: *holding as by al_table_no_row() */
 bool
 al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 				   AlHolding *holding)
@@ -373,8 +383,10 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
+	SnapshotData now;
+
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	return al_table_find_seen(rel, key, slot, GetLatestSnapshot(), holding);
+	return al_table_find_seen(rel, key, slot, as_of_now(&now), holding);
 }
 
 /* Does the table have this block, with "room" bytes free? */
@@ -426,6 +438,7 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
+	SnapshotData now;
 	Snapshot	snapshot;
 	bool		found;
 	AlSole		sole;
@@ -433,7 +446,7 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	if (al_table_is_crowd(key))
 		return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	snapshot = GetLatestSnapshot();
+	snapshot = as_of_now(&now);
 	found = al_table_find_by_hint(rel, key, AL_SLOT_EXCLUSIVE, snapshot, holding);
 	if (!found)
 	{

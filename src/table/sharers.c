@@ -324,9 +324,11 @@ al_sharers_note_over(const AlKey *key, ItemPointer tid)
 List *
 al_sharers_noted(Relation rel, const AlKey *key)
 {
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	AlHolding  *holding = palloc(sizeof(AlHolding));
-	bool		found = al_table_find_by_hint(rel, key, AL_SLOT_ANY, GetLatestSnapshot(), holding);
+	bool		found = al_table_find_by_hint(rel, key, AL_SLOT_ANY, snapshot, holding);
 
+	UnregisterSnapshot(snapshot);
 	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
 }
 
