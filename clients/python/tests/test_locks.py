@@ -1493,7 +1493,7 @@ logfile = {directory}/log
                 ready.set()
         yield dsn
     finally:
-        process.terminate()
+        process.kill()  # since 1.23, SIGTERM waits for clients
         process.wait()
 
 
