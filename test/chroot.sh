@@ -34,7 +34,7 @@ al_chroot_need() {
 	if [ "$(id -u)" != 0 ]; then
 		sudo true 2>/dev/null ||
 			die "chroots are made by root, and sudo does not let us be root; please say: sudo $0"
-		for v in VERSIONS CHROOTS SUITE TESTS LIMIT DEBIAN_MIRROR UBUNTU_MIRROR http_proxy https_proxy no_proxy; do
+		for v in VERSIONS CHROOTS SUITE TESTS LIMIT DEBIAN_MIRROR UBUNTU_MIRROR http_proxy https_proxy no_proxy NODE_EXTRA_CA_CERTS; do
 			if [ -n "${!v:-}" ]; then keep+=("$v=${!v}"); fi
 		done
 		exec sudo env ${keep[@]+"${keep[@]}"} "$0" "$@"
@@ -192,6 +192,7 @@ al_chroot_network() {
 		rm -f "$AL_CHROOT/etc/$f"
 		[ ! -e "/etc/$f" ] || cp -L "/etc/$f" "$AL_CHROOT/etc/$f"
 	done
+	[ -z "${NODE_EXTRA_CA_CERTS:-}" ] || cp -L "$NODE_EXTRA_CA_CERTS" "$AL_CHROOT/etc/npm-ca.crt"
 	apt-config dump | grep -E '^Acquire::(Retries|ForceIPv[46]|https?)(::| )' |
 		grep -viE '::proxy-?auto' >"$AL_CHROOT/etc/apt/apt.conf.d/90machine" || true
 	echo 'Acquire::Check-Valid-Until "false";' >"$AL_CHROOT/etc/apt/apt.conf.d/91old_mirror"
@@ -249,6 +250,7 @@ al_chroot_run() {
 	for v in http_proxy https_proxy no_proxy; do
 		if [ -n "${!v:-}" ]; then vars+=("$v=${!v}"); fi
 	done
+	if [ -e "$AL_CHROOT/etc/npm-ca.crt" ]; then vars+=(NODE_EXTRA_CA_CERTS=/etc/npm-ca.crt); fi
 	# shellcheck disable=SC2016 # expanded there
 	set -- /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 		HOME=/root LANG=C.UTF-8 ${vars[@]+"${vars[@]}"} \

@@ -20,10 +20,10 @@ class AtomicLock(locking.Lock):
     def is_still_owner(self):
         return self.acquired
 
-    def acquire(self, blocking=True, shared=False):
+    def acquire(self, blocking=True, shared=False, timeout=None):
         if self.acquired:
             return False
-        wait = None if blocking is True else float(blocking)
+        wait = timeout if blocking is True else float(blocking)
         try:
             self._lock = self._locks.acquire(self.name.decode(), wait=wait, mode='shared' if shared else 'exclusive').__enter__()
         except LockHeld:

@@ -72,7 +72,7 @@ ann, bob = (AtomicLockDriver(name, netutils.urlsplit(url), {}) for name in (b'an
 for each in ann, bob:
     each.start()
 a, b = ann.get_lock(b'k'), bob.get_lock(b'k')
-print('Ann', a.acquire(), 'again', a.acquire(blocking=False), 'Bob', b.acquire(blocking=False), b.acquire(blocking=.1))
+print('Ann', a.acquire(), 'again', a.acquire(blocking=False), 'Bob', b.acquire(blocking=False), b.acquire(blocking=.1), b.acquire(timeout=.1))
 print('released', a.release(), 'again', a.release(), 'Bob', b.acquire(blocking=1), b.release())
 print('both share', a.acquire(shared=True), b.acquire(shared=True), 'alone', ann.get_lock(b'k').acquire(blocking=False))
 with psycopg.connect(sys.argv[1], autocommit=True) as db:
@@ -101,7 +101,7 @@ refresh: 'Symfony\\Component\\Lock\\Exception\\LockConflictedException'
 waits: true
 END
 	tooz => [ split /\n/, <<'END' ]);
-Ann True again False Bob False False
+Ann True again False Bob False False False
 released True again False Bob True True
 both share True True alone False
 lost False False
