@@ -1149,7 +1149,8 @@ class Scenarios(Base):
         texts = [repr([lock, line, lock.lost, lock.owner, self.locks, *failures]), said.getvalue()]
         for error in [*failures, lock.lost]:
             trace = traceback.TracebackException.from_exception(error, capture_locals=True)
-            frames = [frame for frame in trace.stack if frame.filename != __file__]
+            # The caller's frames show what it has passed: those of this file and of its threads.
+            frames = [frame for frame in trace.stack if frame.filename not in (__file__, concurrent.futures.thread.__file__)]
             texts += [str(error), ''.join(traceback.StackSummary.from_list(frames).format())]
         self.assertIn('connection', said.getvalue())  # something is logged
         for text in texts:
