@@ -78,7 +78,7 @@ LISTEN :"no";
 -- No event is wanted
 --
 \o :told
-SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1'), t.take('k', 'Ann', '1 ms'), t.take('k', 'Bob', '1 ms');
+SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1'), t.take('k', 'Ann', '1 ms'), t.expire('k'), t.take('k', 'Bob', '1 ms'), t.expire('k');
 SELECT t.take('k', 'Ann'), force_release('k', 'test'), lock_sweep(), lock_ask('k');
 \i :show
 
