@@ -59,7 +59,7 @@ client_login_timeout = 0
 logfile = %s/log
 pidfile = %s/pid
 END
-END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
+END { local ($?, $@); my $pid = $scratch && eval { slurp_file("$scratch/pid") }; kill 'INT', $pid + 0 if $pid; }
 # Each client is an open file, for PgBouncer and for this test.
 $clients = 0 if system('bash', '-c', 'ulimit -n 2600 2>/dev/null') != 0;
 system_or_bail('bash', '-c', ($clients ? 'ulimit -n 2600;' : '') . 'exec "$@"', 'bash', $pgbouncer, '-q', '-d', "$scratch/ini");

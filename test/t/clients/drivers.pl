@@ -87,7 +87,7 @@ END
 }
 
 # However the test ends, PgBouncer is stopped.
-END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
+END { local ($?, $@); my $pid = $scratch && eval { slurp_file("$scratch/pid") }; kill 'INT', $pid + 0 if $pid; }
 
 my $set = q{SET atomic_lock.owner = 'alice'};
 my $local = q{SELECT set_config('atomic_lock.owner', 'alice', true)};

@@ -53,7 +53,7 @@ ignore_startup_parameters = extra_float_digits
 logfile = %s/log
 pidfile = %s/pid
 END
-END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
+END { local ($?, $@); my $pid = $scratch && eval { slurp_file("$scratch/pid") }; kill 'INT', $pid + 0 if $pid; }
 system_or_bail($pgbouncer, '-q', '-d', "$scratch/ini");
 
 my $program = <<'END';
