@@ -347,7 +347,7 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 
 /*
  * A snapshot as of now for a look by a hint, as most are: to register it would take a tenth more.
- * Nothing takes another one meanwhile, and the active one of the statement keeps the rows.
+ * That look takes no other snapshot, and the active one of the statement keeps the rows.
  */
 static Snapshot
 as_of_now(SnapshotData *place)
