@@ -14,6 +14,7 @@ In any case the rules of judge.py must hold.
 """
 
 import argparse
+import itertools
 import mmap
 import os
 import random
@@ -35,6 +36,7 @@ HOURS = 7200 * 1000000
 LETTERS = 'ABCDEFG'
 MANY = 1000000
 ENDLESS = 1000            # steps; no schedule that ends has that many
+MOST_SEARCHES = 5         # for the serial orders of a scenario
 READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
 # The state of the schedule's keys at its end
@@ -64,12 +66,15 @@ class Session:
         self.pid = self.conn.info.backend_pid
         self.cursor = self.conn.cursor()
         self.error = None
+        self.begin_anew(stops)
+
+    def begin_anew(self, stops):
         # Fill the caches: the lookups of a first call are not part of a schedule.
         for sql in ("SELECT count(*) FROM lock_status('warm')", "SET client_min_messages = error",
                     f"SELECT lock_release('w{self.pid}', 'w') FROM lock_acquire('w{self.pid}', owner => 'w')"):
             self.cursor.execute(sql)
             self.wait()
-        explorer.must(self, f"SET explore.stops = '{stops}'")
+        self.explorer.must(self, f"SET explore.stops = '{stops}'")
 
     def wait(self):
         until = time.monotonic() + LIMIT
@@ -122,6 +127,7 @@ class Explorer:
         self.ask("PREPARE step AS SELECT explore_step($1, $2, $3, $4, $5, $6)")
         self.sessions = []
         self.number = self.schedules = self.steps = self.lost = self.balance = 0
+        self.of_sessions = 0        # schedules since sessions have forgotten the keys that they had
         self.has_policies = self.is_lost = False
         # Of the last schedule: its steps; the begins and ends of statements: (begins, session, statement); and the
         # statements that began after time had passed
@@ -184,6 +190,13 @@ class Explorer:
     def prepare(self, scenario, names):
         while len(self.sessions) < len(scenario.programs):
             self.sessions.append(Session(self, self.stops))
+        self.of_sessions += "lifetime => 'session'" in scenario.text
+        if self.of_sessions >= 25:
+            # A session that has had 64 keys would look at all of them while it gets another.
+            self.of_sessions = 0
+            for session in self.sessions:
+                self.must(session, 'DISCARD ALL')
+                session.begin_anew(self.stops)
         tables = ('app_lock', 'app_lock_queue', 'lock_audit', 'lock_history', 'explore_doc')
         if self.schedules % 200 == 1:
             self.ask(f"TRUNCATE {', '.join(tables)}")
@@ -401,10 +414,11 @@ class Verdicts:
             kept = [[j for j in range(len(program)) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
             programs = [[program[j] for j in js] for program, js in zip(self.scenario.programs, kept)]
             self.without[calls] = {}
-            for found in self.explorer.search(self.scenario, programs, 0):
-                if found:
-                    order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
-                    self.without[calls].setdefault(judge.comparable(found[1]), set()).add(judge.precedence(order))
+            # A new session may reach other points in its first schedules, and lose an order.
+            searches = (self.explorer.search(self.scenario, programs, 0) for _ in range(MOST_SEARCHES))
+            for _, outcome in itertools.takewhile(bool, itertools.chain.from_iterable(searches)):
+                order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
+                self.without[calls].setdefault(judge.comparable(outcome), set()).add(judge.precedence(order))
         return self.without[calls]
 
     def complaint(self, outcome):

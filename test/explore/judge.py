@@ -38,10 +38,10 @@ class Outcome:
 
     @staticmethod
     def of(answers, final, key):
-        # A lease or session may have ended without a sweep; it does not matter which sweep notices.
+        # A lease may have ended without a sweep; it does not matter which sweep notices.
         over = {row[4] for row in final.rows if not row[1] and not row[2]}
         final = replace(final, rows=[row[:5] + [row[5] if row[2] else None] for row in final.rows],
-                        history=[[token, 'over' if token in over or how == 'session' else how] for token, how in final.history])
+                        history=[[token, 'over' if token in over else how] for token, how in final.history])
         return renamed(Outcome(tuple(map(tuple, answers)), final), key)
 
     def __str__(self):
@@ -77,8 +77,11 @@ def renamed(outcome, key=None):
 
 
 def comparable(outcome):
-    """Without rows that no longer hold the key, since a sweep may come at any time"""
-    return renamed(replace(outcome, final=replace(outcome.final, rows=tuple(row for row in outcome.final.rows if row[2]))))
+    """Without rows that no longer hold the key, since a sweep may come at any time, and without the
+    difference between a session that notes its end and one that leaves it to the next call"""
+    final = outcome.final
+    return renamed(replace(outcome, final=replace(final, rows=tuple(row for row in final.rows if row[2]),
+                                                  history=tuple((token, 'over' if how == 'session' else how) for token, how in final.history))))
 
 
 def is_refused(answer):

@@ -72,10 +72,11 @@ sub socket_of
 	return sprintf('host=%s port=%s user=%s dbname=%s', $node->host, $node->port, $user, $database);
 }
 
+# The form that older versions of node-postgres, which Debian has, read too
 sub uri_of
 {
 	my ($node, $database) = @_;
-	return sprintf('postgresql://%s@%s:%s/%s', $user, $node->host =~ s{/}{%2F}gr, $node->port, $database);
+	return sprintf('postgresql://%s@localhost:%s/%s?host=%s', $user, $node->port, $database, $node->host);
 }
 
 sub jdbc_of
