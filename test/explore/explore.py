@@ -234,6 +234,7 @@ class Explorer:
         waits = [False] * n         # pauses until others have acted
         hours = scenario.clock
         current = None
+        paid = 0                    # preemptions so far
         is_missed = False           # a sweep must make an offer
         self.steps_taken = steps = []
         self.order, self.late = [], set()
@@ -285,6 +286,9 @@ class Explorer:
                     self.is_lost = True
             elif spent >= bound:
                 others = {i: cost for i, cost in others.items() if cost == 0}
+            # The prefix may lead into a statement that once ended before.
+            paid += others.get(choice, 0)
+            self.is_lost = self.is_lost or paid > bound
             if choice == n:
                 if not is_inside:
                     current = None
@@ -417,8 +421,9 @@ class Verdicts:
             # A new session may reach other points in its first schedules, and lose an order.
             searches = (self.explorer.search(self.scenario, programs, 0) for _ in range(MOST_SEARCHES))
             for _, outcome in itertools.takewhile(bool, itertools.chain.from_iterable(searches)):
-                order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
-                self.without[calls].setdefault(judge.comparable(outcome), set()).add(judge.precedence(order))
+                if not self.explorer.is_lost:
+                    order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
+                    self.without[calls].setdefault(judge.comparable(outcome), set()).add(judge.precedence(order))
         return self.without[calls]
 
     def complaint(self, outcome):

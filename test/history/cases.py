@@ -212,6 +212,14 @@ CASES = (
     ('limits', relied('again').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('limits', relied('fence').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
     ('', relied('').end('a', 10, 11).asks('b', 8, 9, limit=1)),
+    # so does a call that finds its lease forced
+    ('', Case().asks('a', 0, 1).call('a', 'assert', 2, 6, 'refused', sqlstate='LK009').call('admin', 'force', 3, 4)
+     .asks('b', 5, 5.5, 'pending')),
+    ('cause', Case().asks('a', 0, 1).call('a', 'assert', 2, 6, 'refused', sqlstate='LK009').call('admin', 'force', 3, 4)
+     .asks('b', 7, 8, 'pending')),
+    # the lock of a session may have become a lease by an acquire whose answer was lost
+    ('', Case().asks('a', 0, 1, lifetime='session').loses('a', 2, 3, ttl=1).end('a', 4, 5, 'connect').asks('b', 50, 51, 'held', holders=1)),
+    ('cause', Case().asks('a', 0, 1, lifetime='session').loses('a', 2, 3, ttl=1).end('a', 4, 5, 'connect').asks('b', 110, 111, 'held')),
     # the number of holders in an answer
     ('', two().asks('c', 3, 4, limit=3, holders=3).asks('d', 5, 6).asks('b', 7, 8, 'reacquired', limit=1, holders=0, token=2)),
     ('limits', two().asks('c', 3, 4, limit=3, holders=4)),

@@ -461,6 +461,8 @@ class Checker:
                     until = fate[2] + record['ttl']
                     if before is not None and record['lifetime'] == 'session':
                         before.end = min(before.end, record['inv'])	# the grant may have ended with the session
+                    elif before is not None and before.expires < math.inf:
+                        until = max(until, before.expires)	# or has become a lease, which outlives the session
                     unseen = record.get('unseen')
                     if unseen and unseen.get('acquired') == 't' and record['id'] not in self.in_block and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
@@ -673,6 +675,9 @@ class Checker:
         elif record['outcome'] == 'refused' and self.says_nothing(record):
             if record['op'] != 'write' or before is not None and before.mode == 'exclusive':
                 self.told_nothing(record, before)
+        if record['outcome'] != 'ok' and record['op'] != 'held':
+            # the call may have had a claim
+            self.may_have(record, key, fate[2] if record['outcome'] == 'info' else record['comp'], holds=False)
 
     def relied_on(self, record, fate, key, owner, mode):
         """Adds a pin: the transaction relies on the owner's grant, so that nobody else gets the
