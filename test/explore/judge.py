@@ -77,10 +77,12 @@ def renamed(outcome, key=None):
 
 
 def comparable(outcome):
-    """Without rows that no longer hold the key, since a sweep may come at any time, and without the
-    difference between a session that notes its end and one that leaves it to the next call"""
-    final = outcome.final
+    """Without rows that no longer hold the key, since a sweep may come at any time; without the
+    difference between a session that notes its end and one that leaves it to the next call; and
+    without the name of one of several holders: it lasts longest, and may have the lower token"""
+    final, status = outcome.final, outcome.final.status
     return renamed(replace(outcome, final=replace(final, rows=tuple(row for row in final.rows if row[2]),
+                                                  status=(*status[:2], status[2] if status[3] == 1 else None, *status[3:]),
                                                   history=tuple((token, 'over' if how == 'session' else how) for token, how in final.history))))
 
 
