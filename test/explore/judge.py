@@ -86,6 +86,11 @@ def comparable(outcome):
                                                   history=tuple((token, 'over' if how == 'session' else how) for token, how in final.history))))
 
 
+def without_places(answers):
+    """A call that overlaps others may or may not count those that wait meanwhile"""
+    return tuple(('queued', None, *answer[2:]) if answer[:1] == ('queued',) else answer for answer in answers)
+
+
 def is_refused(answer):
     return bool(answer) and (answer[0] in REFUSED or answer[:2] == ('error', '55P03') or answer == ('blocked',))
 
@@ -111,9 +116,11 @@ def refused(outcome):
 
 
 def some_refused(outcome, before):
-    """Sets of refused calls that overlapped others, and should have had no effect; small sets first"""
+    """Sets of refused calls that overlapped others, and should have had no effect; small sets first.
+    A ticket that has gone had none either"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
-    calls = [call for call in refused(outcome)
+    gone = [(i, j) for i, j in statements if outcome.answers[i][j][:1] == ('queued',) and not outcome.final.line]
+    calls = [call for call in refused(outcome) + gone
              if any(s[0] != call[0] and (s, call) not in before and (call, s) not in before for s in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
