@@ -434,15 +434,12 @@ class Verdicts:
         return self.seen[outcome, before]
 
     def is_explained(self, outcome, serial, before):
-        given = [judge.without_places(answers) for answers in outcome.answers]
-        others = [([judge.without_places(answers) for answers in o.answers], o, orders) for o, orders in serial.items()]
-        if any(answers == given and o.final == outcome.final and any(judge.is_in_order(before, order) for order in orders)
-               for answers, o, orders in others):
+        if any(judge.is_in_order(before, order) for order in serial.get(outcome, ())):
             return True
         # A call reads the clock once. Before it commits, another call may see that a lease has
         # expired. Then the answers are those of different serial orders.
-        return (self.scenario.clock > 0 and all(any(answers[i] == mine for answers, _, _ in others) for i, mine in enumerate(given))
-                and any(judge.holders(o) == judge.holders(outcome) for _, o, _ in others))
+        return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
+                and any(judge.holders(o) == judge.holders(outcome) for o in serial))
 
     def judge(self, outcome, before):
         broken = judge.broken_rules(self.scenario, outcome)

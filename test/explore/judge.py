@@ -77,18 +77,11 @@ def renamed(outcome, key=None):
 
 
 def comparable(outcome):
-    """Without rows that no longer hold the key, since a sweep may come at any time; without the
-    difference between a session that notes its end and one that leaves it to the next call; and
-    without the name of one of several holders: it lasts longest, and may have the lower token"""
-    final, status = outcome.final, outcome.final.status
+    """Without rows that no longer hold the key, since a sweep may come at any time, and without the
+    difference between a session that notes its end and one that leaves it to the next call"""
+    final = outcome.final
     return renamed(replace(outcome, final=replace(final, rows=tuple(row for row in final.rows if row[2]),
-                                                  status=(*status[:2], status[2] if status[3] == 1 else None, *status[3:]),
                                                   history=tuple((token, 'over' if how == 'session' else how) for token, how in final.history))))
-
-
-def without_places(answers):
-    """A call that overlaps others may or may not count those that wait meanwhile"""
-    return tuple(('queued', None, *answer[2:]) if answer[:1] == ('queued',) else answer for answer in answers)
 
 
 def is_refused(answer):
@@ -116,11 +109,9 @@ def refused(outcome):
 
 
 def some_refused(outcome, before):
-    """Sets of refused calls that overlapped others, and should have had no effect; small sets first.
-    A ticket that has gone had none either"""
+    """Sets of refused calls that overlapped others, and should have had no effect; small sets first"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
-    gone = [(i, j) for i, j in statements if outcome.answers[i][j][:1] == ('queued',) and not outcome.final.line]
-    calls = [call for call in refused(outcome) + gone
+    calls = [call for call in refused(outcome)
              if any(s[0] != call[0] and (s, call) not in before and (call, s) not in before for s in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 

@@ -461,8 +461,8 @@ class Checker:
                     until = fate[2] + record['ttl']
                     if before is not None and record['lifetime'] == 'session':
                         before.end = min(before.end, record['inv'])	# the grant may have ended with the session
-                    elif before is not None and before.expires < math.inf:
-                        until = max(until, before.expires)	# or has become a lease, which outlives the session
+                    elif before is not None and before.lifetime == 'ended' and before.expires < math.inf and record['lifetime'] == 'lease':
+                        until = max(until, before.expires)	# the session's lock may have become a lease before
                     unseen = record.get('unseen')
                     if unseen and unseen.get('acquired') == 't' and record['id'] not in self.in_block and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
