@@ -276,6 +276,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 	int64		start = request->wait > 0 ? al_monotonic_now() : 0;
+	int64		forced = 0;
 
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
@@ -284,7 +285,11 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 
 		attempt_since(rel, &attempt, start);
 		if (!al_is_granted(result))
+		{
+			if (request->is_convert && al_check_forced(key, &request->owner, result, &forced))
+				continue;
 			break;
+		}
 		AL_TEST_POINT("before-grant");
 		quotas = al_quota_claim_attempts(*rel, &attempt, 1);
 		is_written = al_grant(*rel, &attempt);
@@ -296,8 +301,6 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		pg_usleep(TRY_PAUSE);
 	}
 	al_attempt_count_refusal(key, result);
-	if (request->is_convert)
-		al_check_forced(key, &request->owner, result);
 }
 
 /* Refuse a set because of attempts[refused]; returns "refused" */

@@ -87,16 +87,17 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 		result->outcome == AL_CLOSED || result->outcome == AL_QUEUED;
 }
 
-/* The fencing token of an owner's exclusive lease of a key; 0: it has none */
+/* The fencing token of an owner's lease of a key; 0: it has none */
 static int64
 token_of(Relation rel, const AlKey *key, const AlOwner *owner)
 {
-	AlHolding	holding;
+	AlState		state;
+	AlResult	result;
+	AlHolding  *own;
 
-	if (!al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, &holding) ||
-		!al_is_owned_by(&holding, owner) || !al_is_live(&holding, GetCurrentTimestamp()))
-		return 0;
-	return holding.fencing_token;
+	al_look(rel, key, owner, AL_LOOK_OWN, &state);
+	(void) al_judge_owner(&state, owner, &result, &own);
+	return own ? own->fencing_token : 0;
 }
 
 /*

@@ -346,21 +346,30 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	return AL_NOT_OWNER;
 }
 
-/* Set the outcome AL_FORCED if an administrator ended the last holding of the refused owner */
-void
-al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
+/*
+ * Set the outcome AL_FORCED if an administrator ended the last holding of the refused owner.  True:
+ * the caller must look at the rows again, which it read before that end was found.  The owner may
+ * have the key again, if it is the thief.  *forced, first 0, keeps the token of the end.
+ */
+bool
+al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result, int64 *forced)
 {
 	bool		is_over = result->outcome == AL_ALREADY_RELEASED || result->outcome == AL_EXPIRED;
-	const AlForcedEnd *forced;
+	const AlForcedEnd *end;
 
 	if (!is_over && result->outcome != AL_NOT_FOUND && result->outcome != AL_NOT_OWNER)
-		return;
-	forced = al_audit_find(key, owner);
-	if (forced == NULL || (is_over && forced->fencing_token < result->holding.fencing_token))
-		return;
-	result->forced = forced;
+		return false;
+	AL_TEST_POINT("before-audit");
+	end = al_audit_find(key, owner);
+	if (end == NULL || (is_over && end->fencing_token < result->holding.fencing_token))
+		return false;
+	result->forced = end;
 	result->obstacle = is_over ? AL_NOT_FOUND : result->outcome;
 	result->outcome = AL_FORCED;
+	if (end->fencing_token == *forced)
+		return false;
+	*forced = end->fencing_token;
+	return true;
 }
 
 /*
@@ -549,11 +558,13 @@ claim_own(AlOwnClaim *ask)
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
 {
-	AlHolding  *own = claim_own(ask);
+	int64		forced = 0;
+	AlHolding  *own;
 
+	do
+		own = claim_own(ask);
+	while (own == NULL && al_check_forced(ask->key, ask->owner, ask->result, &forced));
 	Assert(own == NULL || ask->claim.hash == 0 || al_claimed_has(ask->key->hash));
-	if (own == NULL)
-		al_check_forced(ask->key, ask->owner, ask->result);
 	return own;
 }
 

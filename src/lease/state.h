@@ -140,7 +140,8 @@ extern TimestampTz al_key_closed_until(Relation rel, const AlKey *key);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
-extern void al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
+extern bool al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result,
+							int64 *forced);
 extern AlHolding *al_look_and_judge(AlOwnClaim *ask);
 extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool others_claimed);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);

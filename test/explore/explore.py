@@ -39,13 +39,15 @@ ENDLESS = 1000            # steps; no schedule that ends has that many
 MOST_SEARCHES = 5         # for the serial orders of a scenario
 READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
-# The state of the schedule's keys at its end
+# The state of the schedule's keys at its end; lock_status names the holder that lasts longest
 FINAL = """
 SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > clock_timestamp() AND NOT released AND (pid IS NULL OR lock_is_held(key, owner)),
             owner, fencing_token, round(extract(epoch FROM nullif(expires_at, 'infinity') - clock_timestamp()) / 900)) ORDER BY mode, fencing_token), '[]') FROM app_lock WHERE key = '{k}'),
     (SELECT coalesce(json_agg(json_build_array('q' || ticket, (SELECT q.owner FROM app_lock_queue q WHERE q.key = v.key AND q.ticket = v.ticket),
             offered_until IS NOT NULL) ORDER BY ticket), '[]') FROM lock_queue v WHERE key = '{k}'),
-    (SELECT json_build_array(locked, mode, holder, holders, waiters, pid IS NOT NULL,
+    (SELECT json_build_array(locked, mode, CASE WHEN holders > 1 AND holder IN (SELECT holder FROM app_lock WHERE key = '{k}' AND NOT released
+                AND expires_at = (SELECT max(expires_at) FROM app_lock WHERE key = '{k}' AND NOT released)) THEN 'the longest' ELSE holder END,
+            holders, waiters, pid IS NOT NULL,
             (SELECT count(*) FROM app_lock WHERE key LIKE '{k}_' AND lock_is_held(key, owner))) FROM lock_status('{k}')),
     (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2),
     (SELECT coalesce(json_agg(json_build_array(fencing_token, ended_by) ORDER BY fencing_token), '[]') FROM lock_history WHERE key = '{k}'),
@@ -438,15 +440,15 @@ class Verdicts:
             return True
         # A call reads the clock once. Before it commits, another call may see that a lease has
         # expired. Then the answers are those of different serial orders.
-        return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
-                and any(judge.holders(o) == judge.holders(outcome) for o in serial))
+        return (self.scenario.clock > 0 and any(judge.holders(o) == judge.holders(outcome) for o in serial)
+                and all(any(judge.alone(o.answers[i]) == judge.alone(answers) for o in serial) for i, answers in enumerate(outcome.answers)))
 
     def judge(self, outcome, before):
         broken = judge.broken_rules(self.scenario, outcome)
         if broken:
             return ', '.join(broken)
-        for calls in [(), *judge.some_refused(outcome, before)]:
-            if self.is_explained(judge.comparable(judge.left_out(outcome, calls)), self.orders(calls), before):
+        for calls, variant in itertools.product([(), *judge.some_refused(self.scenario, outcome, before)], judge.variants(self.scenario, outcome, before)):
+            if self.is_explained(judge.comparable(judge.left_out(variant, calls)), self.orders(calls), before):
                 if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
                     return 'all are refused a key that is free'
                 return None
@@ -582,11 +584,12 @@ def main():
     if not args.scenario:
         replay_found(explorer, f'{here}/schedules', known, report)
     explorer.stop_at(args.stops)
-    cut = 0
+    cut, parts = 0, []        # parts: of the schedules of each scenario, those that could not be followed
     for scenario in wanted:
         if time.monotonic() - began > args.seconds or (failed and args.first):
             break
         dice = random.Random(args.seed)
+        schedules, lost = explorer.schedules, explorer.lost
         try:
             complaints, complete = explore(explorer, scenario, args.bound, max(2, args.seconds / min(len(wanted), 1000)), known, dice)
             cut += not complete
@@ -594,12 +597,13 @@ def main():
             taken = letters([step.choice for step in explorer.steps_taken], len(scenario.programs))
             print(f'not ok: the server or a session failed\n  make explore SCENARIO="{scenario.name}" SCHEDULE={taken}', flush=True)
             raise
+        parts.append((explorer.lost - lost) / (explorer.schedules - schedules))
         report(scenario, complaints)
     print(f'{passed + failed} of {len(wanted)} scenarios ({cut} cut short), {explorer.schedules} schedules, {explorer.steps} steps, '
           f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
-    # The first scenarios lose more than others, and a slow machine has few others.
-    if explorer.lost > max(100, explorer.schedules / 20):
-        print(f'not ok: {explorer.lost} of {explorer.schedules} schedules could not be followed')
+    # The mean, since some scenarios lose many, and a slow machine has few others
+    if parts and sum(parts) / len(parts) > 0.05:
+        print(f'not ok: in the mean, {sum(parts) / len(parts):.0%} of the schedules of a scenario could not be followed')
         failed += 1
     for reason, times in known.used.items():
         print(f'known, {times} times: {reason}')

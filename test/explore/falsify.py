@@ -15,6 +15,11 @@ TICKET = ('q0', 'c', False)
 TRUE = judge.Outcome(((('extended',),), (('held', 'exclusive', 'a', None),)),
                      judge.Final(rows=(LIVE,), line=(), status=(True, 'exclusive', 'a', 1, 0, False), claims=0, history=(('t0', None),),
                                  grown=0, audit=None, written=0, is_closed=None, probe='held'))
+# A waiter and a ticket; a path that waits with a claim
+WAITS = scenarios.named('a: wait x enqueue')
+QUEUED = judge.Outcome(((('acquired', 'exclusive', 'a', 't0'),), (('queued', 2, 0, 'q0'),)), replace(TRUE.final, line=(('q0', 'b', False),)))
+PATH = scenarios.named('b: path_wait x extend*')
+PATH_WAITS = judge.Outcome(((('blocked',),), (('extended',),)), replace(TRUE.final, claims=1))
 FREE = {'rows': (), 'history': (), 'status': (False, None, None, None, None, False)}
 
 
@@ -52,9 +57,18 @@ def main():
     first, second = judge.precedence(order[:4] + order[6:] + order[4:6]), judge.precedence(order[4:6] + order[:4] + order[6:])
     if not judge.is_in_order(first, first) or judge.is_in_order(first, second):
         broken.append('is_in_order() does not tell a serial order that contradicts the schedule')
-    if list(judge.some_refused(TRUE, frozenset([((0, 0), (1, 0))]))) or not list(judge.some_refused(TRUE, frozenset())):
+    apart = frozenset([((0, 0), (1, 0))])
+    if list(judge.some_refused(SCENARIO, TRUE, apart)) or not list(judge.some_refused(SCENARIO, TRUE, frozenset())):
         broken.append('some_refused() does not tell a refusal that overlaps no call')
-    print('\n'.join(broken) or f'{len(FALSE) + 4} falsified outcomes are noticed')
+    if list(judge.variants(WAITS, QUEUED, apart)) != [QUEUED] or {o.answers[1][0][1] for o in judge.variants(WAITS, QUEUED, frozenset())} != {1, 2, 3}:
+        broken.append('variants() does not tell a wait that overlaps lock_enqueue')
+    if list(judge.variants(PATH, TRUE, frozenset())) != [TRUE] or len(list(judge.variants(PATH, PATH_WAITS, frozenset()))) != 2:
+        broken.append('variants() does not tell a path that waits')
+    ended = replace(QUEUED, final=replace(QUEUED.final, line=()))
+    if any((1, 0) in calls for o in (QUEUED, ended) for calls in judge.some_refused(WAITS, o, frozenset())) \
+            or not any((1, 0) in calls for calls in judge.some_refused(WAITS, replace(ended, final=replace(ended.final, rows=(OTHER,))), frozenset())):
+        broken.append('some_refused() does not tell a ticket that a grant has ended')
+    print('\n'.join(broken) or f'{len(FALSE) + 7} falsified outcomes are noticed')
     return int(bool(broken))
 
 

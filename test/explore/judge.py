@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 
 REFUSED = {'held', 'held,held', 'pending', 'timeout', 'held_by_owner', 'busy', 'in_transaction'}
 
@@ -76,12 +76,17 @@ def renamed(outcome, key=None):
     return Outcome(of(outcome.answers), Final(*map(of, astuple(outcome.final))))
 
 
+def alone(answers):
+    """The answers of a session, tokens and tickets numbered without those of others"""
+    return renamed(Outcome((answers,), Final(*[None] * len(fields(Final))))).answers
+
+
 def comparable(outcome):
     """Without rows that no longer hold the key, since a sweep may come at any time, and without the
-    difference between a session that notes its end and one that leaves it to the next call"""
+    difference between an end that a call or sweep has noted and one that is left to the next"""
     final = outcome.final
     return renamed(replace(outcome, final=replace(final, rows=tuple(row for row in final.rows if row[2]),
-                                                  history=tuple((token, 'over' if how == 'session' else how) for token, how in final.history))))
+                                                  history=tuple((token, 'over' if how in ('session', 'expired') else how) for token, how in final.history))))
 
 
 def is_refused(answer):
@@ -108,11 +113,45 @@ def refused(outcome):
     return [(i, j) for i, answers in enumerate(outcome.answers) for j, answer in enumerate(answers) if is_refused(answer)]
 
 
-def some_refused(outcome, before):
+def overlaps(one, other, before):
+    return one[0] != other[0] and (one, other) not in before and (other, one) not in before
+
+
+def variants(scenario, outcome, before):
+    """The outcome, and those that differ by what no serial order shows"""
+    statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
+    waiting = [(i, j) for i, j in statements if 'wait =>' in scenario.programs[i][j]]
+
+    def places(call, answer):
+        # lock_enqueue counts the calls that wait at that moment. One that overlaps may wait for its claim, or join before
+        # the ticket is committed.
+        if answer[:1] != ('queued',):
+            return [answer]
+        uncertain = sum(overlaps(call, other, before) for other in waiting)
+        return [('queued', place, *answer[2:]) for place in range(max(1, answer[1] - uncertain), answer[1] + uncertain + 1)]
+
+    # A set claims the keys that its owner has last. If the owner loses one meanwhile, the call waits for that with the other's claim.
+    is_set = any('_path(' in scenario.programs[i][j] and outcome.answers[i][j] == ('blocked',) for i, j in waiting)
+    claims = {outcome.final.claims, 0 if is_set and outcome.final.claims == 1 else outcome.final.claims}
+    each = [itertools.product(*(places((i, j), answer) for j, answer in enumerate(answers))) for i, answers in enumerate(outcome.answers)]
+    for answers, kept in itertools.product(itertools.product(*each), claims):
+        yield replace(outcome, answers=answers, final=replace(outcome.final, claims=kept))
+
+
+def is_ended_by_grant(scenario, outcome, call):
+    """Whether the call took a ticket that a grant to the same owner has ended"""
+    i, j = call
+    answer, owner = outcome.answers[i][j], re.search(r"lock_enqueue\('{k}', '{(\w)}'", scenario.programs[i][j])
+    return (answer[:1] == ('queued',) and bool(owner) and answer[3] not in [ticket[0] for ticket in outcome.final.line]
+            and any(row[2] and row[3] == owner[1] for row in outcome.final.rows))
+
+
+def some_refused(scenario, outcome, before):
     """Sets of refused calls that overlapped others, and should have had no effect; small sets first"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
-    calls = [call for call in refused(outcome)
-             if any(s[0] != call[0] and (s, call) not in before and (call, s) not in before for s in statements)]
+    calls = [call for call in statements
+             if (is_refused(outcome.answers[call[0]][call[1]]) or is_ended_by_grant(scenario, outcome, call))
+             and any(overlaps(call, other, before) for other in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
 

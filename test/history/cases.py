@@ -16,6 +16,7 @@ class Case(History):
         super().__init__()
         self.offset = 0.0
         self.tokens = itertools.count(1)
+        self.steps = []
 
     def call(self, owner, operation, begin, end, outcome='ok', rows=None, **facts):
         self.records.append(dict(
@@ -30,7 +31,7 @@ class Case(History):
             owner, 'acquire', begin, end, 'ok' if granted else 'refused',
             [{'acquired': granted, 'status': status, 'mode': mode, 'key': 'k', 'expires': begin + ttl if granted else None,
               'fencing_token': token or next(self.tokens) if granted else None,
-              'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
+              'since': begin if granted else None, 'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
             mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
     def loses(self, owner, begin, end, token=1, ttl=100):
@@ -71,12 +72,20 @@ class Case(History):
             event='offered', ticket=ticket, holder=holder)))
         return self
 
+    def writes(self, owner, begin, end):
+        """Writes 1 into counter 0"""
+        return self.call(owner, 'write', begin, end, params=[1, 0])
+
     def judged(self):
         records = sorted(self.records, key=lambda r: r['inv'])
         for number, record in enumerate(records):
             record['id'] = number
         self.records = records
-        return {text.split(':')[0] for text in Checker(self).run()}
+        checker = Checker(self, steps=self.steps)
+        checker.run()
+        journal = [(r['id'], 0) for r in records if r['op'] == 'write']
+        checker.counters({0: 1} if journal else {}, journal)
+        return {text.split(':')[0] for text in checker.wrong}
 
 
 def two():
@@ -102,6 +111,14 @@ def ended(client):
     case = Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2, lifetime='session')
     case.faults.append((3, 4, 'terminate', [client, 0.1, 'atomic_lock']))
     return case.asks('c', 5, 6, limit=2).end('b', 8, 9, 'disconnect')
+
+
+def set_back(ttl, moment):
+    """a's lease ends by the clock, b gets the key for its transaction, the clock is set back, a writes what b has written"""
+    case = Case().asks('a', 0, 1, mode='exclusive', ttl=ttl).end('b', 3, 4, 'begin').asks('b', 5, 6, mode='exclusive', lifetime='transaction') \
+        .writes('b', 7, 8).end('b', 9, 10).writes('a', 13, 14)
+    case.steps += [(moment, None), (moment + 0.1, -20)]
+    return case
 
 
 def lined(offer=50, keep=100):
@@ -252,6 +269,10 @@ CASES = (
     ('count', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 6, 7).looks(8, 9, 0)),
     ('', ended('b')),
     ('limits', ended('a')),
+    # an ended lease is live again
+    ('', set_back(4, 11)),
+    ('counters', set_back(4, 2)),
+    ('counters', set_back(15, 11)),
     # retries after a lost answer
     ('', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, 'reacquired', token=1)),
     ('retry', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),

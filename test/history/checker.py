@@ -20,8 +20,9 @@ following rules:
               committed transaction, and at most those that possibly have it
   cause       a key is refused only while another owner can have had it: a call that
               was refused, failed or was undone has left nothing behind
-  counters    a guarded counter is the number of writes that committed; every
-              acknowledged write is in the journal, and no refused one
+  counters    a guarded counter is the number of writes that committed, unless the clock
+              was set back, and an ended lease was live again; every acknowledged
+              write is in the journal, and no refused one
   errors      only documented errors occur
 
 lines.py lists what it judges of tickets and offers.
@@ -1128,8 +1129,27 @@ class Checker:
             if done and write not in seen and write in self.journaled():
                 self.say('counters', f'write {write} was acknowledged, and is not in the journal')
         for number, value in counters.items():
-            if value != number_of[number]:
+            if value != number_of[number] and value != number_of[number] - self.revived(number, seen):
                 self.say('counters', f'counter {number} is {value} after {number_of[number]} writes')
+
+    def revived(self, number, seen):
+        """The number of writes under a lease that had ended by the clock, so that the owner of another write of the same
+        value got the key, and that was live again because the clock was set back"""
+        writes = [r for r in self.records if r['op'] == 'write' and r['id'] in seen and r['params'][1] == number]
+        found = set()
+        for late, other in itertools.permutations(writes, 2):
+            if late['params'] != other['params'] or late['owner'] == other['owner']:
+                continue
+            until, grant = self.answer_before(late, 'expires', 'extended'), self.answer_before(other, 'since')
+            if until and grant and until[1] <= grant[1] and any(grant[0]['inv'] < moment < late['comp'] for moment, _ in self.steps):
+                found.add(late['id'])
+        return len(found)
+
+    def answer_before(self, write, *columns):
+        """The last answer with such a column that the owner of a write had received about the key: (record, value)"""
+        answers = [(r, row[column]) for r in self.records if r['op'] in ('acquire', 'extend', 'convert') and r['outcome'] == 'ok' and r['comp'] <= write['inv']
+                   and (r['key'], r['owner']) == (write['key'], write['owner']) for row in r['rows'] for column in columns if row.get(column)]
+        return max(answers, key=lambda answer: answer[0]['comp'], default=None)
 
     def journaled(self):
         if not hasattr(self, 'with_journal'):

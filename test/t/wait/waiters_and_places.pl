@@ -93,6 +93,18 @@ release($cid, 'own', 'cid');
 is(answer($dan), 'acquired', '... then the waiter without a ticket');
 is(line('own'), '', 'the line is empty');
 
+# A waiter that joins before the ticket is committed comes first.
+take($ann, 'unfinished', 'ann');
+is(ask($cid, q{BEGIN; SELECT status, place FROM lock_enqueue('unfinished', 'cid', 'Cid')}), 'queued|1', 'a ticket counts the calls that wait when it is written');
+wait_for($dan, 'unfinished', 'dan');
+ask($cid, 'COMMIT');
+is(line('unfinished'), '2 Cid', '... and one that joins before its commit comes first');
+release($ann, 'unfinished', 'ann');
+is(answer($dan), 'acquired', '... and gets the key');
+release($dan, 'unfinished', 'dan');
+is(line('unfinished'), '1 Cid (offered)', '... before the ticket');
+ask($cid, q{SELECT lock_leave('unfinished', 'cid')});
+
 # A waiter keeps its position when the ticket before it is given up.
 take($ann, 'late', 'ann');
 enter($cid, 'late', 'cid');
