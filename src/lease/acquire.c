@@ -251,7 +251,6 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		if (attempt->terms.max_holders > 0)
 			al_session_end_note(*rel, attempt->key);
 	}
-	attempt->result->waited = 0;
 	al_attempt(*rel, attempt);
 	if (attempt->request->wait > 0)
 	{
@@ -278,6 +277,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	int64		start = request->wait > 0 ? al_monotonic_now() : 0;
 	int64		forced = 0;
 
+	result->waited = 0;
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
 		List	   *quotas;
@@ -391,6 +391,7 @@ al_attempt_all(Relation *rel, AlAttempt *attempts, int count)
 		int			i = list_nth_int(order, done);
 		AlAttempt  *attempt = &attempts[i];
 
+		attempt->result->waited = 0;
 		attempt_since(rel, attempt, start);
 		/* A policy may have changed during the wait. */
 		al_terms_of_set(attempt->key, attempt->request, &attempt->terms);

@@ -10,8 +10,8 @@
  *	1.	Claim the owner's ticket.
  *	2.	Attempt to acquire the key.  If that succeeds, drop the ticket and return.
  *	3.	Write a ticket, or renew the one that the owner has.
- *	4.	If another session of the owner acquired the key meanwhile, it did not see the
- *		ticket: begin again at 2.
+ *	4.	If another session acquired the key for the owner meanwhile, or handed the owner a
+ *		share, it did not see the ticket: begin again at 2.
  *
  * Locking rules: the ticket is claimed before the key, to the end of the transaction.  Only
  * sessions of the same owner wait for that.  A grant ends the owner's ticket without waiting
@@ -168,7 +168,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 {
 	int64		waited = 0;
 	int64		before;
-	int64		now = 0;
+	int64		now;
 	bool		is_written;
 	bool		again;
 
@@ -183,6 +183,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 		al_owner_generate(&request->owner, InvalidBlockNumber);
 	}
 	al_claim_ticket(key, &request->owner);
+	now = token_of(*rel, key, &request->owner);
 	do
 	{
 		before = now;

@@ -348,8 +348,8 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 
 /*
  * Set the outcome AL_FORCED if an administrator ended the last holding of the refused owner.  True:
- * the caller must look at the rows again, which it read before that end was found.  The owner may
- * have the key again, if it is the thief.  *forced, first 0, keeps the token of the end.
+ * the caller read the rows before this end was found, and must read them again: if the owner is
+ * the thief, it has the key again.  *forced, first 0, keeps the token of the end.
  */
 bool
 al_check_forced(const AlKey *key, const AlOwner *owner, AlResult *result, int64 *forced)

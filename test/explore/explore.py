@@ -425,7 +425,7 @@ class Verdicts:
             for _, outcome in itertools.takewhile(bool, itertools.chain.from_iterable(searches)):
                 if not self.explorer.is_lost:
                     order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
-                    self.without[calls].setdefault(judge.comparable(outcome), set()).add(judge.precedence(order))
+                    self.without[calls].setdefault(judge.comparable(self.scenario, outcome), set()).add(judge.precedence(order))
         return self.without[calls]
 
     def complaint(self, outcome):
@@ -441,14 +441,14 @@ class Verdicts:
         # A call reads the clock once. Before it commits, another call may see that a lease has
         # expired. Then the answers are those of different serial orders.
         return (self.scenario.clock > 0 and any(judge.holders(o) == judge.holders(outcome) for o in serial)
-                and all(any(judge.alone(o.answers[i]) == judge.alone(answers) for o in serial) for i, answers in enumerate(outcome.answers)))
+                and all(any(judge.without_tickets(o.answers[i]) == judge.without_tickets(answers) for o in serial) for i, answers in enumerate(outcome.answers)))
 
     def judge(self, outcome, before):
         broken = judge.broken_rules(self.scenario, outcome)
         if broken:
             return ', '.join(broken)
         for calls, variant in itertools.product([(), *judge.some_refused(self.scenario, outcome, before)], judge.variants(self.scenario, outcome, before)):
-            if self.is_explained(judge.comparable(judge.left_out(variant, calls)), self.orders(calls), before):
+            if self.is_explained(judge.comparable(self.scenario, judge.left_out(variant, calls)), self.orders(calls), before):
                 if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
                     return 'all are refused a key that is free'
                 return None
@@ -602,7 +602,7 @@ def main():
     print(f'{passed + failed} of {len(wanted)} scenarios ({cut} cut short), {explorer.schedules} schedules, {explorer.steps} steps, '
           f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
     # The mean, since some scenarios lose many, and a slow machine has few others
-    if parts and sum(parts) / len(parts) > 0.05:
+    if explorer.lost > 100 and sum(parts) / len(parts) > 0.05:
         print(f'not ok: in the mean, {sum(parts) / len(parts):.0%} of the schedules of a scenario could not be followed')
         failed += 1
     for reason, times in known.used.items():

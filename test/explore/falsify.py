@@ -18,7 +18,7 @@ TRUE = judge.Outcome(((('extended',),), (('held', 'exclusive', 'a', None),)),
 # A waiter and a ticket; a path that waits with a claim
 WAITS = scenarios.named('a: wait x enqueue')
 QUEUED = judge.Outcome(((('acquired', 'exclusive', 'a', 't0'),), (('queued', 2, 0, 'q0'),)), replace(TRUE.final, line=(('q0', 'b', False),)))
-PATH = scenarios.named('b: path_wait x extend*')
+PATH, KEPT = scenarios.named('a,ticket b: path_wait x steal[tx]'), scenarios.named('b: path_wait x extend*')
 PATH_WAITS = judge.Outcome(((('blocked',),), (('extended',),)), replace(TRUE.final, claims=1))
 FREE = {'rows': (), 'history': (), 'status': (False, None, None, None, None, False)}
 
@@ -39,6 +39,7 @@ FALSE = {
     'a holder has a ticket': outcome(line=(('q0', 'a', False),)),
     'a token was given twice': outcome(2 * ((('acquired', 'exclusive', 'a', 't0'),),)),
     'the history differs from the rows': outcome(history=()),
+    'a place that cannot be': outcome((TRUE.answers[0], (('queued', 0, 0, 'q0'),))),
     'unexpected error': outcome((TRUE.answers[0], (('error', 'XX000'),))),
     'the counters do not add up': outcome(grown=1),
 }
@@ -48,6 +49,9 @@ def main():
     broken = [f'the true outcome breaks: {rule}' for rule in judge.broken_rules(SCENARIO, TRUE)]
     broken += [f'nobody notices: {rule}' for rule, false in FALSE.items() if rule not in judge.broken_rules(SCENARIO, false)]
     told = outcome((TRUE.answers[0], (('acquired', 'exclusive', 'b', 't1'),)), rows=(OTHER,), history=(('t1', None),))
+    far = replace(QUEUED, answers=(QUEUED.answers[0], (('queued', 3, 0, 'q0'),)))
+    if ['a place that cannot be' in judge.broken_rules(WAITS, o) for o in (QUEUED, far)] != [False, True]:
+        broken.append('nobody notices a place that is too far')
     if judge.broken_promise(SCENARIO, TRUE, set()) or not judge.broken_promise(SCENARIO, told, set()):
         broken.append('broken_promise() does not tell a lease that was lost')
     relied = judge.Outcome(((('done',), (None,), ('done',)), (('acquired', 'exclusive', 'b', 't1'),)), TRUE.final)
@@ -62,13 +66,13 @@ def main():
         broken.append('some_refused() does not tell a refusal that overlaps no call')
     if list(judge.variants(WAITS, QUEUED, apart)) != [QUEUED] or {o.answers[1][0][1] for o in judge.variants(WAITS, QUEUED, frozenset())} != {1, 2, 3}:
         broken.append('variants() does not tell a wait that overlaps lock_enqueue')
-    if list(judge.variants(PATH, TRUE, frozenset())) != [TRUE] or len(list(judge.variants(PATH, PATH_WAITS, frozenset()))) != 2:
+    if list(judge.variants(PATH, TRUE, frozenset())) != [TRUE] or [len(list(judge.variants(s, PATH_WAITS, frozenset()))) for s in (PATH, KEPT)] != [2, 1]:
         broken.append('variants() does not tell a path that waits')
-    ended = replace(QUEUED, final=replace(QUEUED.final, line=()))
-    if any((1, 0) in calls for o in (QUEUED, ended) for calls in judge.some_refused(WAITS, o, frozenset())) \
-            or not any((1, 0) in calls for calls in judge.some_refused(WAITS, replace(ended, final=replace(ended.final, rows=(OTHER,))), frozenset())):
+    ended = replace(QUEUED, final=replace(QUEUED.final, line=(), rows=(OTHER,)))
+    got = replace(ended, answers=((('acquired', 'exclusive', 'b', 't1'),), QUEUED.answers[1]))
+    if [any((1, 0) in calls for calls in judge.some_refused(WAITS, o, frozenset())) for o in (QUEUED, ended, got)] != [False, False, True]:
         broken.append('some_refused() does not tell a ticket that a grant has ended')
-    print('\n'.join(broken) or f'{len(FALSE) + 7} falsified outcomes are noticed')
+    print('\n'.join(broken) or f'{len(FALSE) + 8} falsified outcomes are noticed')
     return int(bool(broken))
 
 

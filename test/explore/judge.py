@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 
 REFUSED = {'held', 'held,held', 'pending', 'timeout', 'held_by_owner', 'busy', 'in_transaction'}
 
@@ -76,17 +76,18 @@ def renamed(outcome, key=None):
     return Outcome(of(outcome.answers), Final(*map(of, astuple(outcome.final))))
 
 
-def alone(answers):
-    """The answers of a session, tokens and tickets numbered without those of others"""
-    return renamed(Outcome((answers,), Final(*[None] * len(fields(Final))))).answers
+def without_tickets(answers):
+    """The answers without the numbers of tickets, which depend on the tickets that are left"""
+    return [tuple('q' if re.fullmatch(r'q\d+', str(value)) else value for value in answer) for answer in answers]
 
 
-def comparable(outcome):
+def comparable(scenario, outcome):
     """Without rows that no longer hold the key, since a sweep may come at any time, and without the
     difference between an end that a call or sweep has noted and one that is left to the next"""
     final = outcome.final
+    noted = ('session', 'expired') if scenario.clock or 'CLOCK' in scenario.text else ('session',)
     return renamed(replace(outcome, final=replace(final, rows=tuple(row for row in final.rows if row[2]),
-                                                  history=tuple((token, 'over' if how in ('session', 'expired') else how) for token, how in final.history))))
+                                                  history=tuple((token, 'over' if how in noted else how) for token, how in final.history))))
 
 
 def is_refused(answer):
@@ -118,7 +119,7 @@ def overlaps(one, other, before):
 
 
 def variants(scenario, outcome, before):
-    """The outcome, and those that differ by what no serial order shows"""
+    """The outcome, and outcomes with differences that serial orders do not show"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
     waiting = [(i, j) for i, j in statements if 'wait =>' in scenario.programs[i][j]]
 
@@ -131,7 +132,8 @@ def variants(scenario, outcome, before):
         return [('queued', place, *answer[2:]) for place in range(max(1, answer[1] - uncertain), answer[1] + uncertain + 1)]
 
     # A set claims the keys that its owner has last. If the owner loses one meanwhile, the call waits for that with the other's claim.
-    is_set = any('_path(' in scenario.programs[i][j] and outcome.answers[i][j] == ('blocked',) for i, j in waiting)
+    may_lose = scenario.clock or any(word in scenario.text for word in ('release', 'force', 'steal', 'transfer'))
+    is_set = may_lose and any('_path(' in scenario.programs[i][j] and outcome.answers[i][j] == ('blocked',) for i, j in waiting)
     claims = {outcome.final.claims, 0 if is_set and outcome.final.claims == 1 else outcome.final.claims}
     each = [itertools.product(*(places((i, j), answer) for j, answer in enumerate(answers))) for i, answers in enumerate(outcome.answers)]
     for answers, kept in itertools.product(itertools.product(*each), claims):
@@ -143,7 +145,7 @@ def is_ended_by_grant(scenario, outcome, call):
     i, j = call
     answer, owner = outcome.answers[i][j], re.search(r"lock_enqueue\('{k}', '{(\w)}'", scenario.programs[i][j])
     return (answer[:1] == ('queued',) and bool(owner) and answer[3] not in [ticket[0] for ticket in outcome.final.line]
-            and any(row[2] and row[3] == owner[1] for row in outcome.final.rows))
+            and any(row[2] and row[3] == owner[1] and row[4] in granted(outcome) for row in outcome.final.rows))
 
 
 def some_refused(scenario, outcome, before):
@@ -185,6 +187,8 @@ def broken_rules(scenario, outcome):
         'a holder has a ticket': any(ticket[1] == row[3] for ticket in final.line for row in live if row[0] == 'exclusive'),
         'a token was given twice': len(set(granted(outcome))) < len(granted(outcome)),
         'the history differs from the rows': not {row[4] for row in live} <= {t for t, how in final.history if how in (None, 'over')} <= {row[4] for row in final.rows if not row[1]},
+        'a place that cannot be': any(a[:1] == ('queued',) and not 1 <= a[1] <= scenario.text.count('lock_enqueue') + scenario.text.count('wait =>')
+                                      for answers in outcome.answers for a in answers),
         'unexpected error': any(a[0] == 'error' and a[1][:2] in ('42', '22', 'XX') and a[1] not in ('42501', '22023', '42704') for answers in outcome.answers for a in answers if a),
         'the counters do not add up': final.grown != 0,
     }

@@ -105,6 +105,16 @@ release($dan, 'unfinished', 'dan');
 is(line('unfinished'), '1 Cid (offered)', '... before the ticket');
 ask($cid, q{SELECT lock_leave('unfinished', 'cid')});
 
+# An owner that shares the key takes a ticket once, and a conversion that is ended by force tells how long it has waited.
+ask($_->[0], "SELECT status FROM lock_try_acquire('both', '1 hour', '$_->[1]', 'shared')") foreach [ $ann, 'ann' ], [ $bob, 'bob' ];
+my $refusals = ask($watch, q{SELECT refusals FROM lock_stats WHERE database = current_database()});
+is(enter($bob, 'both', 'bob'), 'queued|1', 'an owner that shares the key takes a ticket');
+is(ask($watch, qq{SELECT refusals - $refusals FROM lock_stats WHERE database = current_database()}), '1', '... which counts as one refusal');
+queue_up($watch, $bob, q{SELECT status, waited > '0' FROM lock_try_convert('both', 'bob', wait => '5 min')});
+ask($watch, q{SELECT force_release('both', 'test')});
+is(answer($bob), 'forced|t', '... and whose conversion is ended by force, after a wait');
+ask($bob, q{SELECT lock_leave('both', 'bob')});
+
 # A waiter keeps its position when the ticket before it is given up.
 take($ann, 'late', 'ann');
 enter($cid, 'late', 'cid');
