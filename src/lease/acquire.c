@@ -235,9 +235,9 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 }
 
 /*
- * Try to get a key until request->wait microseconds after "start", of al_monotonic_now().
- * Outcomes: those of al_attempt(); if the request waits, also AL_TIMEOUT, and AL_DEADLOCK, which
- * a second upgrade gets without sleeping.
+ * Try to get a key until request->wait microseconds after "start", of al_monotonic_now().  A wait
+ * sets result->waited, which the caller has set to 0.  Outcomes: those of al_attempt(); if the
+ * request waits, also AL_TIMEOUT, and AL_DEADLOCK, which a second upgrade gets without sleeping.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
@@ -368,7 +368,7 @@ al_attempts_at(const AlKey *keys, int count, AlAcquire *requests, const bool *is
 }
 
 /*
- * Attempt all keys of a set, up to the claims under which al_grant_all() writes the grants.
+ * Attempt all keys of a set, and claim them, for al_grant_all().
  * The requests have the same owner and wait.  Returns -1; or the index of the refused key.  Then
  * only that key's result is valid, no claim is left, and the refusal is counted.
  */

@@ -570,7 +570,7 @@ al_claim_own(AlOwnClaim *ask)
 
 /*
  * If another transaction has written an uncommitted row of this owner, wait until it ends.
- * False, without waiting: there is none; it was waited for before (token *waited); or it is
+ * False, without waiting: there is no such row; it was waited for before (token *waited); or it is
  * prepared, and our client may be the one to send COMMIT PREPARED.  Raises the errors of
  * al_claim().
  */
