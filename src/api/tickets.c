@@ -194,26 +194,35 @@ AL_FUNCTION(atomic_lock_queue)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlKey		key = {.hash = 0};
+	AlWaiter   *waiters;
+	int			count;
 	int			position = 0;
 	ListCell   *cell;
 
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
+	/* At one moment, or a waiter that leaves meanwhile would give two tickets one place */
+	waiters = al_waiters_list(&count);
 	foreach(cell, al_tickets_list(al_cstring(""), false, false, PG_INT32_MAX))
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];
 		bool		nulls[Q_COLUMNS] = {0};
 		char	   *role = al_role_name(ticket->role);
+		int			place;
 
+		CHECK_FOR_INTERRUPTS();
 		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
 		{
 			al_key_init(&key, ticket->key);
 			position = 0;
 		}
+		place = ++position;
+		for (int i = 0; i < count; i++)
+			place += al_waiter_precedes(&waiters[i], &key, ticket->number);
 		values[Q_KEY] = PointerGetDatum(al_string_text(key.name));
-		values[Q_PLACE] = Int32GetDatum(++position + al_waiters_count_before(&key, ticket->number));
+		values[Q_PLACE] = Int32GetDatum(place);
 		values[Q_HOLDER] = PointerGetDatum(ticket->holder);
 		nulls[Q_ROLE] = role == NULL;
 		values[Q_ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;

@@ -158,6 +158,14 @@ al_waiter_key(const AlWaiter *waiter)
 	return key;
 }
 
+/* Does a waiter come before a ticket for a key?  An upgrade comes before all. */
+bool
+al_waiter_precedes(const AlWaiter *waiter, const AlKey *key, int64 ticket)
+{
+	return waiter->hash == key->hash && (waiter->is_upgrade || waiter->arrival < ticket) &&
+		al_string_equal(al_waiter_key(waiter).name, key->name);
+}
+
 /* Points into the waiter; empty if the owner is not generated yet */
 AlString
 al_waiter_owner(const AlWaiter *waiter)
@@ -703,12 +711,7 @@ al_waiters_count_before(const AlKey *key, int64 arrival)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
-	{
-		const AlWaiter *waiter = &queue->slots[i].waiter;
-
-		count += has_name(&queue->slots[i], key) &&
-			(waiter->is_upgrade || waiter->arrival < arrival);
-	}
+		count += al_waiter_precedes(&queue->slots[i].waiter, key, arrival);
 	LWLockRelease(&queue->lock);
 	return count;
 }

@@ -38,6 +38,7 @@ typedef struct AlWaiter
 extern const AlShmemPart al_waiters_part;
 
 extern AlKey al_waiter_key(const AlWaiter *waiter);
+extern bool al_waiter_precedes(const AlWaiter *waiter, const AlKey *key, int64 ticket);
 extern AlString al_waiter_owner(const AlWaiter *waiter);
 extern void al_waiters_wake_strict(uint64 hash);
 extern void al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
