@@ -72,7 +72,15 @@ def main():
     got = replace(ended, answers=((('acquired', 'exclusive', 'b', 't1'),), QUEUED.answers[1]))
     if [any((1, 0) in calls for calls in judge.some_refused(WAITS, o, frozenset())) for o in (QUEUED, ended, got)] != [False, False, True]:
         broken.append('some_refused() does not tell a ticket that a grant has ended')
-    print('\n'.join(broken) or f'{len(FALSE) + 8} falsified outcomes are noticed')
+    own, offered = scenarios.named('releasing: assert* x enqueue of the same owner'), (('q0', 'a', True),)
+    at_once = judge.Outcome(((('error', 'LK006'),), (('queued', 1, 0, 'q0'),)), replace(TRUE.final, **FREE, line=offered))
+    held = replace(at_once, final=replace(TRUE.final, line=offered))
+    late = replace(at_once, final=replace(at_once.final, line=(('q0', 'a', False),)))
+    if [any((1, 0) in calls for calls in judge.some_refused(s, o, frozenset())) for s, o in ((own, at_once), (own, held), (own, late), (WAITS, at_once))] != [True, False, False, False]:
+        broken.append('some_refused() does not tell a ticket that is offered at once')
+    if judge.left_out(at_once, [(1, 0)]).final != replace(TRUE.final, **FREE, probe='acquired') or judge.left_out(at_once, [(0, 0)]).final != at_once.final:
+        broken.append('left_out() does not leave out the ticket')
+    print('\n'.join(broken) or f'{len(FALSE) + 10} falsified outcomes are noticed')
     return int(bool(broken))
 
 

@@ -148,11 +148,21 @@ def is_ended_by_grant(scenario, outcome, call):
             and any(row[2] and row[3] == owner[1] and row[4] in granted(outcome) for row in outcome.final.rows))
 
 
+def is_offered_at_once(scenario, outcome, call):
+    """Whether the call took a ticket for a key that is free: a claim of another call of the owner
+    refused it. The key is offered to the ticket"""
+    i, j = call
+    answer, final = outcome.answers[i][j], outcome.final
+    return (answer[:1] == ('queued',) and 'same owner' in scenario.name and not any(row[2] for row in final.rows)
+            and [ticket[::2] for ticket in final.line] == [(answer[3], True)])
+
+
 def some_refused(scenario, outcome, before):
     """Sets of refused calls that overlapped others, and should have had no effect; small sets first"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
     calls = [call for call in statements
-             if (is_refused(outcome.answers[call[0]][call[1]]) or is_ended_by_grant(scenario, outcome, call))
+             if (is_refused(outcome.answers[call[0]][call[1]]) or is_ended_by_grant(scenario, outcome, call)
+                 or is_offered_at_once(scenario, outcome, call))
              and any(overlaps(call, other, before) for other in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
@@ -162,8 +172,11 @@ def are_all_refused(outcome):
 
 
 def left_out(outcome, calls):
+    final = outcome.final
+    if any(outcome.answers[i][j][3:] == (ticket[0],) for ticket in final.line for i, j in calls):
+        final = replace(final, line=(), probe='acquired')
     return Outcome(tuple(tuple(answer for j, answer in enumerate(answers) if (i, j) not in calls)
-                         for i, answers in enumerate(outcome.answers)), outcome.final)
+                         for i, answers in enumerate(outcome.answers)), final)
 
 
 def broken_rules(scenario, outcome):
