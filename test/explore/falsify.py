@@ -58,6 +58,10 @@ def main():
     order = [(True, 0, 0), (False, 0, 0), (True, 0, 1), (False, 0, 1), (True, 1, 0), (False, 1, 0), (True, 0, 2), (False, 0, 2)]
     if not judge.broken_order(BLOCK, relied, order) or judge.broken_order(BLOCK, relied, order[:4] + order[6:] + order[4:6]):
         broken.append('broken_order() does not tell a grant before the commit')
+    folder = scenarios.named('path a+b: assert[tx]* x transfer*')
+    shared, alone = (judge.Outcome((relied.answers[0], (('acquired', mode, 'd', 't1'),)), TRUE.final) for mode in ('shared', 'exclusive'))
+    if judge.broken_order(folder, shared, order) or not judge.broken_order(folder, alone, order):
+        broken.append('broken_order() does not tell the mode of a folder')
     first, second = judge.precedence(order[:4] + order[6:] + order[4:6]), judge.precedence(order[4:6] + order[:4] + order[6:])
     if not judge.is_in_order(first, first) or judge.is_in_order(first, second):
         broken.append('is_in_order() does not tell a serial order that contradicts the schedule')
@@ -80,7 +84,7 @@ def main():
         broken.append('some_refused() does not tell a ticket that is offered at once')
     if judge.left_out(at_once, [(1, 0)]).final != replace(TRUE.final, **FREE, probe='acquired') or judge.left_out(at_once, [(0, 0)]).final != at_once.final:
         broken.append('left_out() does not leave out the ticket')
-    print('\n'.join(broken) or f'{len(FALSE) + 10} falsified outcomes are noticed')
+    print('\n'.join(broken) or f'{len(FALSE) + 11} falsified outcomes are noticed')
     return int(bool(broken))
 
 

@@ -245,7 +245,8 @@ def broken_order(scenario, outcome, order):
         is_proof = answer[:1] != ('error',) and ('lock_assert' in sql or 'explore_write' in sql)
         if is_begin or len(scenario.programs[i]) == 1 or not (is_proof or (is_grant(answer) and not has_old_grants)):
             continue
-        is_shared = "'shared'" in ' '.join(scenario.setup) if is_proof else answer[1] == 'shared'
+        # A path shares its folder.
+        is_shared = any(word in ' '.join(scenario.setup) for word in ("'shared'", '_path(')) if is_proof else answer[1] == 'shared'
         for is_next_begin, k, m in order[at + 1:]:
             # Its next statement releases the key, or is the COMMIT.
             if k == i and is_next_begin and not scenario.programs[i][m].startswith('PREPARE'):
