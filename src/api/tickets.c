@@ -194,6 +194,7 @@ AL_FUNCTION(atomic_lock_queue)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlKey		key = {.hash = 0};
+	List	   *tickets;
 	AlWaiter   *waiters;
 	int			count;
 	int			position = 0;
@@ -202,9 +203,10 @@ AL_FUNCTION(atomic_lock_queue)
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	/* At one moment, or a waiter that leaves meanwhile would give two tickets one place */
+	tickets = al_tickets_list(al_cstring(""), false, false, PG_INT32_MAX);
+	/* If a waiter left between two rows, both tickets would show the same place: copy once. */
 	waiters = al_waiters_list(&count);
-	foreach(cell, al_tickets_list(al_cstring(""), false, false, PG_INT32_MAX))
+	foreach(cell, tickets)
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];

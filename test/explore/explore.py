@@ -449,7 +449,8 @@ class Verdicts:
             return ', '.join(broken)
         for calls, variant in itertools.product([(), *judge.some_refused(self.scenario, outcome, before)], judge.variants(self.scenario, outcome, before)):
             if self.is_explained(judge.comparable(self.scenario, judge.left_out(variant, calls)), self.orders(calls), before):
-                if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
+                if (self.scenario.is_free and judge.are_all_refused(self.scenario, outcome, before)
+                        and not any(judge.are_all_refused(self.scenario, o) for o in self.serial)):
                     return 'all are refused a key that is free'
                 return None
         return 'no serial order does that'

@@ -78,13 +78,18 @@ def main():
         broken.append('some_refused() does not tell a ticket that a grant has ended')
     own, offered = scenarios.named('releasing: assert* x enqueue of the same owner'), (('q0', 'a', True),)
     at_once = judge.Outcome(((('error', 'LK006'),), (('queued', 1, 0, 'q0'),)), replace(TRUE.final, **FREE, line=offered))
-    held = replace(at_once, final=replace(TRUE.final, line=offered))
-    late = replace(at_once, final=replace(at_once.final, line=(('q0', 'a', False),)))
-    if [any((1, 0) in calls for calls in judge.some_refused(s, o, frozenset())) for s, o in ((own, at_once), (own, held), (own, late), (WAITS, at_once))] != [True, False, False, False]:
-        broken.append('some_refused() does not tell a ticket that is offered at once')
+    false = [(own, replace(at_once, final=replace(at_once.final, **change)), frozenset())
+             for change in ({'rows': (LIVE,)}, {'line': (('q0', 'a', False),)}, {'line': (('q0', 'b', True),)}, {'probe': 'acquired'})]
+    false += [(own, at_once, apart), (scenarios.named('a: enqueue x status of the same owner'), replace(at_once, answers=at_once.answers[::-1]), frozenset()),
+              (scenarios.named('a: assert* x enqueue'), replace(at_once, final=replace(at_once.final, line=(('q0', 'b', True),))), frozenset())]
+    if not judge.is_offered_at_once(own, at_once, (1, 0), frozenset()) or any(judge.is_offered_at_once(s, o, (i, 0), before) for s, o, before in false for i in (0, 1)):
+        broken.append('is_offered_at_once() does not tell a ticket for a free key')
+    both = replace(at_once, answers=((('pending', None, None, None),), at_once.answers[1]))
+    if [judge.are_all_refused(own, o) for o in (at_once, both)] != [False, True]:
+        broken.append('are_all_refused() does not tell a ticket for a free key')
     if judge.left_out(at_once, [(1, 0)]).final != replace(TRUE.final, **FREE, probe='acquired') or judge.left_out(at_once, [(0, 0)]).final != at_once.final:
         broken.append('left_out() does not leave out the ticket')
-    print('\n'.join(broken) or f'{len(FALSE) + 11} falsified outcomes are noticed')
+    print('\n'.join(broken) or f'{len(FALSE) + 12} falsified outcomes are noticed')
     return int(bool(broken))
 
 

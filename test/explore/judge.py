@@ -140,21 +140,28 @@ def variants(scenario, outcome, before):
         yield replace(outcome, answers=answers, final=replace(outcome.final, claims=kept))
 
 
+def owner_of_ticket(sql):
+    owner = re.search(r"lock_enqueue\('{k}', '{(\w)}'", sql)
+    return owner and owner[1]
+
+
 def is_ended_by_grant(scenario, outcome, call):
     """Whether the call took a ticket that a grant to the same owner has ended"""
     i, j = call
-    answer, owner = outcome.answers[i][j], re.search(r"lock_enqueue\('{k}', '{(\w)}'", scenario.programs[i][j])
-    return (answer[:1] == ('queued',) and bool(owner) and answer[3] not in [ticket[0] for ticket in outcome.final.line]
-            and any(row[2] and row[3] == owner[1] and row[4] in granted(outcome) for row in outcome.final.rows))
+    answer, owner = outcome.answers[i][j], owner_of_ticket(scenario.programs[i][j])
+    return (answer[:1] == ('queued',) and answer[3] not in [ticket[0] for ticket in outcome.final.line]
+            and any(row[2] and row[3] == owner and row[4] in granted(outcome) for row in outcome.final.rows))
 
 
-def is_offered_at_once(scenario, outcome, call):
-    """Whether the call took a ticket for a key that is free: a claim of another call of the owner
-    refused it. The key is offered to the ticket"""
+def is_offered_at_once(scenario, outcome, call, before):
+    """Whether the call took a ticket for a key that is free, since another call of the owner claimed
+    the key meanwhile, and the key is offered to the ticket"""
     i, j = call
-    answer, final = outcome.answers[i][j], outcome.final
-    return (answer[:1] == ('queued',) and 'same owner' in scenario.name and not any(row[2] for row in final.rows)
-            and [ticket[::2] for ticket in final.line] == [(answer[3], True)])
+    answer, final, owner = outcome.answers[i][j], outcome.final, owner_of_ticket(scenario.programs[i][j])
+    return (answer[:1] == ('queued',) and not any(row[2] for row in final.rows)
+            and final.line == ((answer[3], owner, True),) and final.probe == 'held'
+            and any(re.search('lock_(?!status|is_held|sweep)', sql) and f"'{{{owner}}}'" in sql and overlaps(call, (k, m), before)
+                    for k, program in enumerate(scenario.programs) for m, sql in enumerate(program)))
 
 
 def some_refused(scenario, outcome, before):
@@ -162,13 +169,14 @@ def some_refused(scenario, outcome, before):
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
     calls = [call for call in statements
              if (is_refused(outcome.answers[call[0]][call[1]]) or is_ended_by_grant(scenario, outcome, call)
-                 or is_offered_at_once(scenario, outcome, call))
+                 or is_offered_at_once(scenario, outcome, call, before))
              and any(overlaps(call, other, before) for other in statements)]
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
 
-def are_all_refused(outcome):
-    return len(refused(outcome)) == len([a for a in itertools.chain(*outcome.answers) if a != ('done',)]) > 1
+def are_all_refused(scenario, outcome, before=frozenset()):
+    offered = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers)) if is_offered_at_once(scenario, outcome, (i, j), before)]
+    return len(refused(outcome) + offered) == len([a for a in itertools.chain(*outcome.answers) if a != ('done',)]) > 1
 
 
 def left_out(outcome, calls):

@@ -115,6 +115,22 @@ ask($watch, q{SELECT force_release('both', 'test')});
 is(answer($bob), 'forced|t', '... and whose conversion is ended by force, after a wait');
 ask($bob, q{SELECT lock_leave('both', 'bob')});
 
+# No two tickets show the same place while a waiter before them comes and goes.
+ask($_->[0], "SELECT status FROM lock_try_acquire('views', '1 hour', '$_->[1]', 'shared')") foreach [ $ann, 'ann' ], [ $bob, 'bob' ];
+ask($cid, q{SELECT count(lock_enqueue('views', 'cid ' || i)) FROM generate_series(1, 300) i});
+start($bob, q{DO $$ BEGIN WHILE NOT (SELECT locked FROM lock_status('end')) LOOP PERFORM lock_try_convert('views', 'bob', wait => '1 ms'); END LOOP; END $$});
+my ($views, $same) = (0, 0);
+my $waits = ask($watch, q{SELECT waits FROM lock_stats WHERE database = current_database()});
+do
+{
+	$views++;
+	$same += ask($watch, q{SELECT count(*) - count(DISTINCT place) FROM lock_queue WHERE key = 'views'});
+} until $views >= 100 && ask($watch, qq{SELECT waits > $waits + 100 FROM lock_stats WHERE database = current_database()}) eq 't';
+is($same, 0, "no two tickets show the same place in $views views");
+take($watch, 'end', 'watch');
+answer($bob);
+ask($watch, q{SELECT count(*) FROM (SELECT lock_leave('views', 'cid ' || i) FROM generate_series(1, 300) i) l});
+
 # A waiter keeps its position when the ticket before it is given up.
 take($ann, 'late', 'ann');
 enter($cid, 'late', 'cid');
