@@ -125,7 +125,7 @@ do
 {
 	$views++;
 	$same += ask($watch, q{SELECT count(*) - count(DISTINCT place) FROM lock_queue WHERE key = 'views'});
-} until $views >= 100 && ask($watch, qq{SELECT waits > $waits + 100 FROM lock_stats WHERE database = current_database()}) eq 't';
+} until $views >= 1000 && ask($watch, qq{SELECT waits > $waits + 300 FROM lock_stats WHERE database = current_database()}) eq 't';
 is($same, 0, "no two tickets show the same place in $views views");
 take($watch, 'end', 'watch');
 answer($bob);
