@@ -123,21 +123,6 @@ is_upgrade(const AlAttempt *attempt)
 	return attempt->own && al_is_shared(attempt->own) && !attempt->is_shared;
 }
 
-/* Refuse an upgrade if another owner waits for one: each would wait for the other's share. */
-static bool
-refuse_second_upgrade(const AlAttempt *attempt)
-{
-	AlResult   *result = attempt->result;
-
-	if (!al_waiters_has_upgrade(attempt->key, &attempt->request->owner))
-		return false;
-	al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
-	result->obstacle = result->outcome;
-	result->outcome = AL_DEADLOCK;
-	result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
-	return true;
-}
-
 /*
  * Attempt and sleep in turns, until the key is granted or finally refused, or the caller must
  * queue anew: the request has become an upgrade, or is no longer one.  While several sessions of
@@ -168,10 +153,6 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 		{
 			if (result->waited >= attempt->request->wait)
 				result->outcome = AL_TIMEOUT;
-			/* The session with the claim may have joined the queue since. */
-			else if (as_upgrade && is_upgrade(attempt) && !*has_upgrade_claim &&
-					 refuse_second_upgrade(attempt))
-				;
 			else if (start + result->waited >= *next_search)
 			{
 				result->cycle = al_deadlock_find(*rel);
@@ -225,8 +206,15 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	Assert(!attempt->is_claimed && !attempt->has_seats);
-	if (as_upgrade && !has_upgrade_claim && refuse_second_upgrade(attempt))
+	if (as_upgrade && !has_upgrade_claim &&
+		al_waiters_has_upgrade(attempt->key, &request->owner))
+	{
+		al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
+		result->obstacle = result->outcome;
+		result->outcome = AL_DEADLOCK;
+		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
+	}
 	arrival = arrival_of(attempt, &has_ticket);
 	PG_ENSURE_ERROR_CLEANUP(leave_after_error, PointerGetDatum(&wait));
 	{

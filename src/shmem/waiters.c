@@ -416,19 +416,11 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
+	/* Where no ticket is left, these came before us, and later tickets get higher numbers. */
 	FOR_EACH_WAITER(i, key->hash)
 	{
-		Slot	   *other = &queue->slots[i];
-
-		/* Where no ticket is left, these came before us, and later tickets get higher numbers. */
-		if (arrival == 0 && has_name(other, key))
-			waiter->arrival = Max(waiter->arrival, other->waiter.arrival);
-		/* An upgrade of another owner that began at the same moment has to give way. */
-		if (is_upgrade && other->waiter.is_upgrade)
-		{
-			pg_atomic_write_u32(&other->woken, 1);
-			SetLatch(&GetPGProcByNumber(i)->procLatch);
-		}
+		if (arrival == 0 && has_name(&queue->slots[i], key))
+			waiter->arrival = Max(waiter->arrival, queue->slots[i].waiter.arrival);
 	}
 	waiter->id = ++queue->last_id;
 	link_slot(slot);
