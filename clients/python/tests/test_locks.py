@@ -175,6 +175,12 @@ class Base(unittest.IsolatedAsyncioTestCase):
         loop, event = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
         return event, lambda value: loop.call_soon_threadsafe(lambda: event.done() or event.set_result(value))
 
+    def hasten(self, lock):
+        """Its next heartbeat comes at once, however long the lease is"""
+        lock = lock if self.is_async else lock.it
+        lock._lasts = 0
+        lock._again.set()
+
     async def follow(self, line):
         """The next turn of a line that is queued, once that can miss no event: it listens, and has asked again since then"""
         (before,) = await sql('SELECT expires_at FROM lock_queue WHERE key = %s', self.key)
@@ -296,17 +302,31 @@ class Scenarios(Base):
             await sql('ALTER ROLE desk RESET atomic_lock.max_lifetime')
 
     async def test_a_heartbeat_keeps_it(self):
-        async with await self.locks.acquire(self.key, ttl=1) as lock:
+        async with await self.locks.acquire(self.key, ttl=HOUR) as lock:
             end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
-            await until("SELECT locked AND expires_at > %s::timestamptz + interval '1 s' FROM lock_status(%s)", end, self.key)
+            self.hasten(lock)
+            await until('SELECT locked AND expires_at > %s FROM lock_status(%s)', end, self.key)
             self.assertIsNone(lock.lost)
         self.assertTrue(await free(self.key))
 
     async def test_a_shorter_lease_has_an_earlier_heartbeat(self):
-        async with await self.locks.acquire(self.key, ttl=HOUR) as lock:
-            await lock.extend(1)
-            end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
-            await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
+        core = atomic_lock._core
+        timer, core.TIMER = core.TIMER, HOUR
+        try:
+            async with await self.locks.acquire(self.key, ttl=HOUR) as lock:
+                begun, tell = await self.event()
+                again, wait = lock._again, lock._again.wait
+
+                async def noted(seconds):
+                    if seconds <= 20:  # a third of the shorter lease
+                        tell(seconds)
+                    return await wait(seconds)
+                again.wait = noted
+                await lock.extend(60)
+                async with asyncio.timeout(LIMIT):
+                    await begun
+        finally:
+            core.TIMER = timer
 
     async def test_a_block_that_begins_late(self):
         """Its first heartbeat comes before the end of the lease"""
@@ -410,8 +430,9 @@ class Scenarios(Base):
         """The heartbeat tells who and why"""
         told, tell = await self.event()
         with self.assertRaises(LockForced) as forced:
-            async with await self.locks.acquire(self.key, ttl=1, on_lost=tell) as lock:
+            async with await self.locks.acquire(self.key, ttl=HOUR, on_lost=tell) as lock:
                 self.assertTrue((await sql('SELECT force_release(%s, %s)', self.key, 'it "takes" long'))[0])
+                self.hasten(lock)
                 async with asyncio.timeout(LIMIT):
                     await asyncio.shield(told)
                     if self.is_async:
@@ -595,16 +616,17 @@ class Scenarios(Base):
 
     async def test_a_failure_of_heartbeats_is_not_the_end(self):
         """As long as one is answered in time"""
-        async with await self.locks.acquire(self.key, ttl=3) as lock:
+        async with await self.locks.acquire(self.key, ttl=HOUR) as lock:
+            end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             with self.assertLogs('atomic_lock', 'WARNING') as logs:
                 await sql("ALTER FUNCTION lock_heartbeat RENAME TO lock_heartbeat_away")
+                self.hasten(lock)
                 try:
                     async with asyncio.timeout(LIMIT):
                         while not any('heartbeat' in line for line in logs.output):
                             await asyncio.sleep(.01)
                 finally:
                     await sql("ALTER FUNCTION lock_heartbeat_away RENAME TO lock_heartbeat")
-            end = (await sql('SELECT expires_at FROM lock_status(%s)', self.key))[0]
             await until('SELECT expires_at > %s FROM lock_status(%s)', end, self.key)
             self.assertIsNone(lock.lost)
 
