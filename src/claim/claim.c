@@ -43,8 +43,9 @@
  * old expiry.
  *
  * The transaction class tells others that a claim is a holding without a row
- * (claim/tx_holdings.c).  The upgrade class lets only one session at a time wait to convert a
- * share of a key to exclusive: two would wait for each other.
+ * (claim/tx_holdings.c).  The upgrade class serves servers without a queue of waiters
+ * (shmem/waiters.c): it lets only one session at a time wait to convert a share of a key to
+ * exclusive, since two would wait for each other.
  *
  * The seats class serializes the callers that count the sharers of a key with a limit, the quota
  * class those that count the keys of a role.  Both are held from the count until the holding is

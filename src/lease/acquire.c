@@ -123,14 +123,25 @@ is_upgrade(const AlAttempt *attempt)
 	return attempt->own && al_is_shared(attempt->own) && !attempt->is_shared;
 }
 
+/* Refuse an upgrade while another owner waits for one: each would wait for the other's share. */
+static void
+refuse_second_upgrade(const AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+
+	al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
+	result->obstacle = result->outcome;
+	result->outcome = AL_DEADLOCK;
+	result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
+}
+
 /*
  * Attempt and sleep in turns, until the key is granted or finally refused, or the caller must
- * queue anew: the request has become an upgrade, or is no longer one.  While several sessions of
- * one owner wait to upgrade, each tries at every look to get the upgrade claim.
+ * queue anew: the request has become an upgrade, or is no longer one.
  */
 static void
 attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
-				 bool as_upgrade, bool *has_upgrade_claim)
+				 bool as_upgrade)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
 												  ALLOCSET_SMALL_SIZES);
@@ -144,8 +155,6 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
 		al_waiters_look();
-		if (as_upgrade && !*has_upgrade_claim)
-			*has_upgrade_claim = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
 		result->waited = al_monotonic_now() - start;
 		result->obstacle = result->outcome;
@@ -200,34 +209,38 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlAcquire  *request = attempt->request;
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
-	bool		has_upgrade_claim = as_upgrade && al_claim_upgrade(attempt->key);
+	bool		has_claim = as_upgrade && al_waiters_count(attempt->key) < 0;
+	bool		is_joined;
 	int64		arrival;
 	bool		has_ticket;
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	Assert(!attempt->is_claimed && !attempt->has_seats);
-	if (as_upgrade && !has_upgrade_claim &&
-		al_waiters_has_upgrade(attempt->key, &request->owner))
+	/* Without a queue, this claim shows other sessions that one waits to upgrade. */
+	if (has_claim && !al_claim_upgrade(attempt->key))
 	{
-		al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
-		result->obstacle = result->outcome;
-		result->outcome = AL_DEADLOCK;
-		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
+		refuse_second_upgrade(attempt);
 		return true;
 	}
 	arrival = arrival_of(attempt, &has_ticket);
 	PG_ENSURE_ERROR_CLEANUP(leave_after_error, PointerGetDatum(&wait));
 	{
-		al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
-						as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
-		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &has_upgrade_claim);
+		is_joined = al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
+									as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
+		if (is_joined)
+			attempt_in_queue(rel, attempt, start, next_search, as_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_after_error, PointerGetDatum(&wait));
+	if (!is_joined)
+	{
+		refuse_second_upgrade(attempt);
+		return true;
+	}
 	al_waiters_leave(al_is_granted(result) && attempt->is_claimed, attempt->seats_used);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	al_trace(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
 			 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
-	if (has_upgrade_claim)
+	if (has_claim)
 		al_claim_upgrade_end(attempt->key);
 	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
 		al_line_missed();

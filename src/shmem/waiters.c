@@ -374,11 +374,29 @@ clip(char *to, int size, AlString from)
 	memset(to + length, 0, size - length);
 }
 
+/* Does another owner wait to upgrade its shared holding? */
+static bool
+has_other_upgrade(const AlKey *key, const AlOwner *owner)
+{
+	bool		found = false;
+
+	Assert(LWLockHeldByMe(&queue->lock));
+	FOR_EACH_WAITER(i, key->hash)
+	{
+		const Slot *slot = &queue->slots[i];
+
+		found = found || (slot->waiter.is_upgrade && has_name(slot, key) &&
+						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
+	}
+	return found;
+}
+
 /*
  * Join the queue for a key, if there is a queue.  "arrival": the number of the owner's ticket,
  * one above those of all tickets, or 0 where there are none.  See link_slot() for the position.
+ * False: the waiter has not joined, since it would upgrade and another owner waits to.
  */
-void
+bool
 al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 				int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
 {
@@ -387,7 +405,7 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 
 	next_pause = SHORTEST_PAUSE;
 	if (queue == NULL)
-		return;
+		return true;
 
 	slot = &queue->slots[al_my_proc_number()];
 	waiter = &slot->waiter;
@@ -396,6 +414,11 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	Assert(max_holders >= 0 && !(is_upgrade && is_shared));
 	Assert(arrival > 0 || !has_ticket);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	if (is_upgrade && has_other_upgrade(key, owner))
+	{
+		LWLockRelease(&queue->lock);
+		return false;
+	}
 	waiter->hash = key->hash;
 	waiter->check = key->check;
 	waiter->owner_hash = owner->generated ? 0 : owner->hash;
@@ -429,6 +452,7 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	al_trace(is_upgrade ? DEBUG1 : DEBUG3, "lock \"%s\": joined the queue%s, arrival %lld",
 			 al_display(key->name), is_upgrade ? " to upgrade" : "", (long long) waiter->arrival);
 	AL_TEST_POINT("enqueued");
+	return true;
 }
 
 /* May the first waiter take a share beside those seats?  0: not counted, so it may try */
@@ -659,26 +683,6 @@ al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 		}
 		if (slot->waiter.id == waiter->id)
 			break;
-	}
-	LWLockRelease(&queue->lock);
-	return found;
-}
-
-/* Does another owner wait to upgrade its shared holding?  Without a queue, true */
-bool
-al_waiters_has_upgrade(const AlKey *key, const AlOwner *owner)
-{
-	bool		found = false;
-
-	if (queue == NULL)
-		return true;
-	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_WAITER(i, key->hash)
-	{
-		const Slot *slot = &queue->slots[i];
-
-		found = found || (slot->waiter.is_upgrade && has_name(slot, key) &&
-						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
 	}
 	LWLockRelease(&queue->lock);
 	return found;

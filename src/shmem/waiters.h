@@ -42,7 +42,7 @@ extern bool al_waiter_precedes(const AlWaiter *waiter, const AlKey *key, int64 t
 extern AlString al_waiter_owner(const AlWaiter *waiter);
 extern void al_waiters_wake_strict(uint64 hash);
 extern void al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
-extern void al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
+extern bool al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 							int max_holders, bool is_upgrade, int64 arrival, bool has_ticket,
 							text *holder);
 extern void al_waiters_leave(bool granted, int seats_used);
@@ -53,7 +53,6 @@ extern bool al_waiters_precede(const AlKey *key, bool caller_is_open, int64 arri
 extern int64 al_waiters_arrival(void);
 extern int	al_waiters_count_before(const AlKey *key, int64 arrival);
 extern bool al_waiters_has_strict(const AlWaiter *waiter, bool *limited);
-extern bool al_waiters_has_upgrade(const AlKey *key, const AlOwner *owner);
 extern int al_waiters_count(const AlKey *key);
 extern TimestampTz al_waiters_since(const AlKey *key);
 extern AlWaiter *al_waiters_list(int *count);
