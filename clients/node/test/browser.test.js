@@ -6,9 +6,9 @@ import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, afterEach, before, test } from 'node:test';
+import { after, afterEach, before } from 'node:test';
 import { chromium } from 'playwright-core';
-import { startServer } from './server.js';
+import { startServer, test } from './server.js';
 
 const root = new URL('..', import.meta.url).pathname;
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';

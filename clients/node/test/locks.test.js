@@ -1,14 +1,14 @@
 // Locks with the real driver and a real server: acquire, heartbeat, loss, errors, transactions
 
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, before } from 'node:test';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import {
   LockChanged, LockDeadlock, LockDenied, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockLost, LockPartition, LockQuota, LockSetup, LockStale, Locks, lockKey,
 } from '../index.js';
 import { milliseconds } from '../lib/calls.js';
-import { startServer } from './server.js';
+import { startServer, test } from './server.js';
 
 let server, pool, locks;
 

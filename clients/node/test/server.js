@@ -5,11 +5,15 @@ import { execFile, execFileSync } from 'node:child_process';
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { test as unlimited } from 'node:test';
 import { promisify } from 'node:util';
 import pg from 'pg';
 
 const run = promisify(execFile);
 const bin = process.env.PG_BIN ?? execFileSync('pg_config', ['--bindir'], { encoding: 'utf8' }).trim();
+
+// A test that hangs fails by its name, long before the time of all tests runs out.
+export const test = (name, ...more) => unlimited(name, { timeout: 360000, ...(more.length > 1 && more[0]) }, more.at(-1));
 
 export async function startServer({ settings = '', extension = true } = {}) {
   const dir = mkdtempSync(join(tmpdir(), 'alc-'));

@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { after, before, test } from 'node:test';
-import { startServer } from './server.js';
+import { after, before } from 'node:test';
+import { startServer, test } from './server.js';
 
 const root = new URL('..', import.meta.url).pathname;
 const out = join(root, 'types-compiled');
