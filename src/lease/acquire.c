@@ -20,6 +20,8 @@
  * An upgrade, from shared to exclusive, waits for the other sharers.  Two owners that upgrade
  * would wait for each other, so an upgrade is refused if another owner already waits for one;
  * a further session of the same owner waits too.  Without a queue, any second one is refused.
+ * One that does not run is no reason to refuse another: if its owner still shares the key, the
+ * search for a deadlock finds both.
  *
  * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on it
  * need not wait for that call.  A refused set drops its claims.

@@ -27,7 +27,8 @@
  * - An upgrade, from shared to exclusive, stands before all others: while that share lasts,
  *	 no other waiter can have the key exclusively.
  * - A waiter that has been "due" for more than a second does not run, perhaps because it was
- *	 stopped.  It is passed over until it runs, so the next one counts as first.
+ *	 stopped.  It is passed over until it runs: the next one counts as first, and another owner
+ *	 may wait to upgrade.
  * - While the key is offered to a ticket, only that ticket's owner gets it, from any position.
  *
  * A sleeping waiter notes in "due" when it will look again by itself: after one second at the
@@ -374,10 +375,14 @@ clip(char *to, int size, AlString from)
 	memset(to + length, 0, size - length);
 }
 
-/* Does another owner wait to upgrade its shared holding? */
+/*
+ * Does another owner wait to upgrade its shared holding?  A waiter that is passed over does not
+ * count: it may have lost that holding, and would not know.
+ */
 static bool
 has_other_upgrade(const AlKey *key, const AlOwner *owner)
 {
+	int64		now = al_monotonic_now();
 	bool		found = false;
 
 	Assert(LWLockHeldByMe(&queue->lock));
@@ -385,7 +390,7 @@ has_other_upgrade(const AlKey *key, const AlOwner *owner)
 	{
 		const Slot *slot = &queue->slots[i];
 
-		found = found || (slot->waiter.is_upgrade && has_name(slot, key) &&
+		found = found || (slot->waiter.is_upgrade && has_name(slot, key) && !is_passed_over(slot, now) &&
 						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
 	}
 	return found;
@@ -394,7 +399,7 @@ has_other_upgrade(const AlKey *key, const AlOwner *owner)
 /*
  * Join the queue for a key, if there is a queue.  "arrival": the number of the owner's ticket,
  * one above those of all tickets, or 0 where there are none.  See link_slot() for the position.
- * False: the waiter has not joined, since it would upgrade and another owner waits to.
+ * False: the waiter has not joined, since it would upgrade, and another owner waits to upgrade.
  */
 bool
 al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,

@@ -5,7 +5,8 @@
 # Properties: however a wait ends, the waiter leaves the queue, the others keep their
 # positions, the next one gets the key, and no lease belongs to a call that failed or to a
 # client that is dead; a shutdown does not wait for waiters, and the crash of another backend
-# keeps leases and empties the queue.  A cycle of owners or unfinished transactions, of any
+# keeps leases and empties the queue; an upgrade that does not run, and has lost its share, stops
+# no other upgrade.  A cycle of owners or unfinished transactions, of any
 # length, also where a part of it waits in the lock manager, ends with one victim, whose error
 # shows the cycle and no owner; a mere chain has no victim.
 #
@@ -167,6 +168,23 @@ ok(1, 'a waiter that is stopped does not stop calls without wait for ever');
 kill 'CONT', pid($two);
 ask($watch, q{SELECT lock_release('k', 'watch')});
 is(answer($two), 'acquired', '... and gets the key when it runs again');
+ask($two, q{SELECT lock_release('k', 'two')});
+all_clear('... no waiter, lease or claim is left');
+
+# A waiter that does not run is no reason to refuse another owner's upgrade, once it is passed over:
+# it may have lost its share meanwhile.  If it has not, the search finds the deadlock.
+ask($holder, qq{SELECT lock_acquire('k', '1 hour', '$_', 'shared')}) for ('one', 'two', 'three');
+queue_up($watch, $one, q{SELECT status FROM lock_try_convert('k', 'one', wait => '5 min')});
+kill 'STOP', pid($one);
+is(ask($two, q{SELECT status FROM lock_try_convert('k', 'two', wait => '5 min')}), 'deadlock', 'an upgrade that is stopped, and has its share, is a deadlock for another');
+ask($holder, q{SELECT lock_release('k', 'one')});
+poll($watch, q{SELECT (lock_try_convert('k', 'two', wait => '10 ms')).status = 'timeout'});
+ok(1, 'an upgrade that is stopped, and has lost its share, does not stop another');
+queue_up($watch, $two, q{SELECT status FROM lock_try_convert('k', 'two', wait => '5 min')});
+ask($holder, q{SELECT lock_release('k', 'three')});
+is(answer($two), 'acquired', '... which gets the key');
+kill 'CONT', pid($one);
+is(answer($one), 'already_released', '... and the first one ends when it runs again');
 ask($two, q{SELECT lock_release('k', 'two')});
 all_clear('... no waiter, lease or claim is left');
 end($one, $two);
