@@ -134,7 +134,7 @@ refuse_second_upgrade(const AlAttempt *attempt)
 	al_trace(DEBUG1, "lock \"%s\": refusing a second upgrade", al_display(attempt->key->name));
 	result->obstacle = result->outcome;
 	result->outcome = AL_DEADLOCK;
-	result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
+	result->cycle = pstrdup("Another caller that shares the lock is already waiting to convert it to exclusive mode.");
 }
 
 /*

@@ -473,7 +473,7 @@ ask($admin, 'TRUNCATE app_lock');
 # their names are.
 ask($admin, "SELECT lock_acquire('both', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, $eve);
 queue_up($admin, $other, "SELECT status FROM lock_convert('both', '$ada', wait => '1 hour')");
-like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '1 hour')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner that shares the lock is already waiting/, 'the second conversion is refused, also if its owner has the hash of the first');
+like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '1 hour')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another caller that shares the lock is already waiting/, 'the second conversion is refused, also if its owner has the hash of the first');
 reply($admin, "SELECT lock_release('both', '$eve')");
 is(answer($other), 'acquired', '... the first converts when the second has released');
 ask($admin, 'TRUNCATE app_lock');
