@@ -5,7 +5,7 @@ import { after, before } from 'node:test';
 import pg from 'pg';
 import { LockLost, LockUnreachable, Locks } from '../index.js';
 import { Events } from '../lib/listener.js';
-import { startServer, test } from './server.js';
+import { hasten, startServer, test } from './server.js';
 
 let server, pool, locks;
 
@@ -80,13 +80,14 @@ test('a place is given up by leaving the loop, and by the signal', async () => {
   await first.release();
 });
 
-test('a lock from the line that is lost; its ttl and meta', async () => {
+test('a lock from the line that is lost; its ttl and meta', async (t) => {
+  hasten(t);
   const turns = [];
-  for await (const turn of locks.queue('order:3', { ttl: 3000, meta: { tab: 1 } })) {
+  for await (const turn of locks.queue('order:3', { ttl: '1 h', meta: { tab: 1 } })) {
     turns.push(turn);
     if (turn.state !== 'acquired') continue;
-    const [{ short, meta }] = await server.sql("SELECT ttl_remaining <= interval '3 s' AS short, meta FROM lock_status('order:3')");
-    assert.deepEqual({ short, meta }, { short: true, meta: { tab: 1 } });
+    const [{ long, meta }] = await server.sql("SELECT ttl_remaining > interval '30 min' AS long, meta FROM lock_status('order:3')");
+    assert.deepEqual({ long, meta }, { long: true, meta: { tab: 1 } });
     await server.sql("SELECT force_release('order:3', 'test')");
   }
   assert.deepEqual(turns.map(({ state }) => state), ['acquired', 'lost']);
@@ -127,10 +128,11 @@ test('without events, the line is polled', async () => {
   assert.equal((await locks.status(['order:4']))[0].locked, false);
 });
 
-test('one of two leads, the other takes over, and the first leads again', async () => {
+test('one of two leads, the other takes over, and the first leads again', async (t) => {
+  hasten(t);
   const led = [];
   const stop = new AbortController();
-  const lead = (name) => locks.lead('leader', { holder: name, ttl: 3000, poll: hour, signal: stop.signal }, async (lock, signal) => {
+  const lead = (name) => locks.lead('leader', { holder: name, ttl: '1 h', poll: hour, signal: stop.signal }, async (lock, signal) => {
     led.push(name);
     await new Promise((resolve) => { signal.addEventListener('abort', resolve); });
     led.push(`${name} ${lock.lost ? 'lost' : 'stopped'}`);

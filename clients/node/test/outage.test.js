@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { after, before } from 'node:test';
 import pg from 'pg';
 import { LockUnreachable, Locks } from '../index.js';
-import { startServer, test } from './server.js';
+import { hasten, startServer, test } from './server.js';
 
 let server, pool, locks;
 
@@ -231,6 +231,7 @@ test('08007: a grant that no standby has confirmed is asked for again', async ()
 test('behind PgBouncer in transaction mode', async (t) => {
   const pgbouncer = '/usr/sbin/pgbouncer';
   if (!existsSync(pgbouncer)) return t.skip('no PgBouncer');
+  hasten(t);
   const dir = mkdtempSync(join(tmpdir(), 'alb-'));
   writeFileSync(join(dir, 'ini'), `[databases]
 * = host=${server.socket} user=shop
@@ -249,7 +250,7 @@ pidfile = ${dir}/pid
   try {
     const behind = new Locks(pooled, { channel: { host: server.socket } });
     // It may not listen yet: then the call is repeated.
-    const lock = await behind.acquire('pooled', { ttl: 3000, owner: 'alice' });
+    const lock = await behind.acquire('pooled', { ttl: '1 h', owner: 'alice' });
     await lock.transaction((client) => lock.assert(client));
     const [{ owner }] = (await pooled.query("SELECT current_setting('atomic_lock.owner', true) AS owner")).rows;
     assert.ok(!owner); // the next transaction is not Alice
