@@ -223,7 +223,7 @@ class Explorer:
         the outcome"""
         self.schedules += 1
         self.number += 1
-        self.is_lost = False
+        self.is_lost, self.is_serial = False, True
         key = f'k{self.number}/'
         names = {'k': key, 'k2': key + '+', **{o: o + key for o in 'abcd'}}
         self.prepare(scenario, names)
@@ -291,6 +291,7 @@ class Explorer:
             # The prefix may lead into a statement that once ended before.
             paid += others.get(choice, 0)
             self.is_lost = self.is_lost or paid > bound
+            self.is_serial = paid == 0
             if choice == n:
                 if not is_inside:
                     current = None
@@ -420,10 +421,11 @@ class Verdicts:
             kept = [[j for j in range(len(program)) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
             programs = [[program[j] for j in js] for program, js in zip(self.scenario.programs, kept)]
             self.without[calls] = {}
-            # A new session may reach other points in its first schedules, and lose an order.
+            # A call may reach fewer points than in the run before, so that its schedule cannot be followed, and an order is lost.
+            # One without preemptions is a serial order all the same.
             searches = (self.explorer.search(self.scenario, programs, 0) for _ in range(MOST_SEARCHES))
             for _, outcome in itertools.takewhile(bool, itertools.chain.from_iterable(searches)):
-                if not self.explorer.is_lost:
+                if self.explorer.is_serial:
                     order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
                     self.without[calls].setdefault(judge.comparable(self.scenario, outcome), set()).add(judge.precedence(order))
         return self.without[calls]
