@@ -20,6 +20,8 @@ WAITS = scenarios.named('a: wait x enqueue')
 QUEUED = judge.Outcome(((('acquired', 'exclusive', 'a', 't0'),), (('queued', 2, 0, 'q0'),)), replace(TRUE.final, line=(('q0', 'b', False),)))
 PATH, KEPT = scenarios.named('a,ticket b: path_wait x steal[tx]'), scenarios.named('b: path_wait x extend*')
 PATH_WAITS = judge.Outcome(((('blocked',),), (('extended',),)), replace(TRUE.final, claims=1))
+# Calls with a limit of two holders, and beside calls without one
+CROWDS = ('sc: share2 x share2', 'places: share x share', 'sc: share2 x share', 'sc: share2 x path')
 FREE = {'rows': (), 'history': (), 'status': (False, None, None, None, None, False)}
 
 
@@ -52,6 +54,9 @@ def main():
     far = replace(QUEUED, answers=(QUEUED.answers[0], (('queued', 3, 0, 'q0'),)))
     if ['a place that cannot be' in judge.broken_rules(WAITS, o) for o in (QUEUED, far)] != [False, True]:
         broken.append('nobody notices a place that is too far')
+    three = outcome(rows=tuple((*SHARED[:3], owner, f't{i}', 4) for i, owner in enumerate('abc')))
+    if ['more than max_holders' in judge.broken_rules(scenarios.named(name), three) for name in CROWDS] != [True, True, False, False]:
+        broken.append('nobody notices a holder too many, or one too many is seen where a call has no limit')
     if judge.broken_promise(SCENARIO, TRUE, set()) or not judge.broken_promise(SCENARIO, told, set()):
         broken.append('broken_promise() does not tell a lease that was lost')
     relied = judge.Outcome(((('done',), (None,), ('done',)), (('acquired', 'exclusive', 'b', 't1'),)), TRUE.final)
@@ -89,7 +94,7 @@ def main():
         broken.append('are_all_refused() does not tell a ticket for a free key')
     if judge.left_out(at_once, [(1, 0)]).final != replace(TRUE.final, **FREE, probe='acquired') or judge.left_out(at_once, [(0, 0)]).final != at_once.final:
         broken.append('left_out() does not leave out the ticket')
-    print('\n'.join(broken) or f'{len(FALSE) + 12} falsified outcomes are noticed')
+    print('\n'.join(broken) or f'{len(FALSE) + 13} falsified outcomes are noticed')
     return int(bool(broken))
 
 
