@@ -211,7 +211,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlAcquire  *request = attempt->request;
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
-	bool		has_claim = as_upgrade && al_waiters_count(attempt->key) < 0;
+	bool		needs_claim = as_upgrade && al_waiters_count(attempt->key) < 0;
 	bool		is_joined;
 	int64		arrival;
 	bool		has_ticket;
@@ -219,7 +219,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 
 	Assert(!attempt->is_claimed && !attempt->has_seats);
 	/* Without a queue, this claim shows other sessions that one waits to upgrade. */
-	if (has_claim && !al_claim_upgrade(attempt->key))
+	if (needs_claim && !al_claim_upgrade(attempt->key))
 	{
 		refuse_second_upgrade(attempt);
 		return true;
@@ -242,7 +242,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	al_trace(DEBUG3, "lock \"%s\": left the queue after " INT64_FORMAT " us, outcome %d",
 			 al_display(attempt->key->name), al_monotonic_now() - wait.since, (int) result->outcome);
-	if (has_claim)
+	if (needs_claim)
 		al_claim_upgrade_end(attempt->key);
 	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
 		al_line_missed();

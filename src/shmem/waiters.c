@@ -383,17 +383,17 @@ static bool
 has_other_upgrade(const AlKey *key, const AlOwner *owner)
 {
 	int64		now = al_monotonic_now();
-	bool		found = false;
 
 	Assert(LWLockHeldByMe(&queue->lock));
 	FOR_EACH_WAITER(i, key->hash)
 	{
 		const Slot *slot = &queue->slots[i];
 
-		found = found || (slot->waiter.is_upgrade && has_name(slot, key) && !is_passed_over(slot, now) &&
-						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
+		if (slot->waiter.is_upgrade && has_name(slot, key) && !is_passed_over(slot, now) &&
+			!al_owner_equal(al_waiter_owner(&slot->waiter), owner->name))
+			return true;
 	}
-	return found;
+	return false;
 }
 
 /*
