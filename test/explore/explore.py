@@ -239,6 +239,9 @@ class Explorer:
         paid = 0                    # preemptions so far
         is_missed = False           # a sweep must make an offer
         self.steps_taken = steps = []
+        # The steps that a prefix chooses. The number of points in a call may change from run to run, and a serial order does not
+        # depend on it: so there these are the steps with a choice between sessions only.
+        self.decisions = decisions = steps if bound > 0 else []
         self.order, self.late = [], set()
 
         def take(states):
@@ -280,7 +283,8 @@ class Explorer:
             # In a serial order, time may pass within a statement.
             others = {i: int(is_inside and i != current and (bound > 0 or i != n)) for i in enabled}
             choice = current if is_inside else enabled[0]
-            left = prefix[len(steps):]
+            is_decision = bound > 0 or sum(cost == 0 for cost in others.values()) > 1
+            left = prefix[len(decisions):] if is_decision else ()
             if left:
                 if left[0] in others:
                     choice = left[0]
@@ -292,6 +296,8 @@ class Explorer:
             paid += others.get(choice, 0)
             self.is_lost = self.is_lost or paid > bound
             self.is_serial = paid == 0
+            if bound == 0 and is_decision:
+                decisions.append(Step(choice, others, ''))
             if choice == n:
                 if not is_inside:
                     current = None
@@ -304,7 +310,7 @@ class Explorer:
             # are not shown.
             skip = 0
             if not is_shown and BLOCKED not in state:
-                if left:
+                if left and bound > 0:
                     skip = max(next((i for i, c in enumerate(left) if c != choice), len(left)) - 1, 0)
                 elif spent >= bound and (bound > 0 or not hours):
                     skip = MANY
@@ -389,7 +395,8 @@ class Explorer:
             prefix, spent = frontier.pop(dice.randrange(len(frontier)) if dice else -1)
             if until and prefix and time.monotonic() > until:
                 return
-            steps, outcome = self.run(scenario, programs, prefix, spent, bound)
+            _, outcome = self.run(scenario, programs, prefix, spent, bound)
+            steps = self.decisions
             self.lost += self.is_lost
             is_whole = is_whole and not self.is_lost
             choices = tuple(step.choice for step in steps)
