@@ -113,11 +113,14 @@ def ended(client):
     return case.asks('c', 5, 6, limit=2).end('b', 8, 9, 'disconnect')
 
 
-def set_back(ttl, moment):
+def set_back(ttl, moment, is_set=False):
     """a's lease ends by the clock, b gets the key for its transaction, the clock is set back, a writes what b has written"""
     case = Case().asks('a', 0, 1, mode='exclusive', ttl=ttl).end('b', 3, 4, 'begin').asks('b', 5, 6, mode='exclusive', lifetime='transaction') \
         .writes('b', 7, 8).end('b', 9, 10).writes('a', 13, 14)
     case.steps += [(moment, None), (moment + 0.1, -20)]
+    if is_set:
+        first = case.records[0]
+        first.update(op='acquire_all', keys=['j', first.pop('key')], rows=[dict(first['rows'][0], key='j', expires=100), *first['rows']])
     return case
 
 
@@ -271,6 +274,7 @@ CASES = (
     ('limits', ended('a')),
     # an ended lease is live again
     ('', set_back(4, 11)),
+    ('', set_back(4, 11, is_set=True)),
     ('counters', set_back(4, 2)),
     ('counters', set_back(15, 11)),
     # retries after a lost answer

@@ -1147,8 +1147,9 @@ class Checker:
 
     def answer_before(self, write, *columns):
         """The last answer with such a column that the owner of a write had received about the key: (record, value)"""
-        answers = [(r, row[column]) for r in self.records if r['op'] in ('acquire', 'extend', 'convert') and r['outcome'] == 'ok' and r['comp'] <= write['inv']
-                   and (r['key'], r['owner']) == (write['key'], write['owner']) for row in r['rows'] for column in columns if row.get(column)]
+        answers = [(r, row[column]) for r in self.records if r['op'] in ('acquire', 'acquire_all', 'extend', 'convert', 'steal', 'transfer')
+                   and r['outcome'] == 'ok' and r['comp'] <= write['inv'] and r.get('heir', r['owner']) == write['owner'] for row in r['rows']
+                   if row.get('key', r.get('key')) == write['key'] for column in columns if row.get(column)]
         return max(answers, key=lambda answer: answer[0]['comp'], default=None)
 
     def journaled(self):
