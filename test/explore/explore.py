@@ -223,7 +223,7 @@ class Explorer:
         the outcome"""
         self.schedules += 1
         self.number += 1
-        self.is_lost, self.is_serial = False, True
+        self.is_lost = False
         key = f'k{self.number}/'
         names = {'k': key, 'k2': key + '+', **{o: o + key for o in 'abcd'}}
         self.prepare(scenario, names)
@@ -239,8 +239,8 @@ class Explorer:
         paid = 0                    # preemptions so far
         is_missed = False           # a sweep must make an offer
         self.steps_taken = steps = []
-        # The steps that a prefix chooses. The number of points in a call may change from run to run, and a serial order does not
-        # depend on it: so there these are the steps with a choice between sessions only.
+        # The steps that a prefix chooses. In a serial order these are the ones with a choice that costs nothing, since the number
+        # of points in a call may change from run to run.
         self.decisions = decisions = steps if bound > 0 else []
         self.order, self.late = [], set()
 
@@ -283,7 +283,9 @@ class Explorer:
             # In a serial order, time may pass within a statement.
             others = {i: int(is_inside and i != current and (bound > 0 or i != n)) for i in enabled}
             choice = current if is_inside else enabled[0]
-            is_decision = bound > 0 or sum(cost == 0 for cost in others.values()) > 1
+            if bound == 0:
+                others = {i: cost for i, cost in others.items() if cost == 0}
+            is_decision = bound > 0 or len(others) > 1
             left = prefix[len(decisions):] if is_decision else ()
             if left:
                 if left[0] in others:
@@ -295,7 +297,6 @@ class Explorer:
             # The prefix may lead into a statement that once ended before.
             paid += others.get(choice, 0)
             self.is_lost = self.is_lost or paid > bound
-            self.is_serial = paid == 0
             if bound == 0 and is_decision:
                 decisions.append(Step(choice, others, ''))
             if choice == n:
@@ -395,16 +396,15 @@ class Explorer:
             prefix, spent = frontier.pop(dice.randrange(len(frontier)) if dice else -1)
             if until and prefix and time.monotonic() > until:
                 return
-            _, outcome = self.run(scenario, programs, prefix, spent, bound)
-            steps = self.decisions
+            steps, outcome = self.run(scenario, programs, prefix, spent, bound)
             self.lost += self.is_lost
             is_whole = is_whole and not self.is_lost
-            choices = tuple(step.choice for step in steps)
-            for i in range(len(prefix), len(steps)):
-                for other, cost in steps[i].others.items():
-                    if other != steps[i].choice and spent + cost <= bound:
+            choices = tuple(step.choice for step in self.decisions)
+            for i in range(len(prefix), len(choices)):
+                for other, cost in self.decisions[i].others.items():
+                    if other != choices[i] and spent + cost <= bound:
                         frontier.append((choices[:i] + (other,), spent + cost))
-            yield choices, outcome
+            yield tuple(step.choice for step in steps), outcome
         if is_whole:
             yield None
 
@@ -428,13 +428,11 @@ class Verdicts:
             kept = [[j for j in range(len(program)) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
             programs = [[program[j] for j in js] for program, js in zip(self.scenario.programs, kept)]
             self.without[calls] = {}
-            # A call may reach fewer points than in the run before, so that its schedule cannot be followed, and an order is lost.
-            # One without preemptions is a serial order all the same.
+            # Where time may pass at each point, a call that reaches fewer points than in the run before loses an order.
             searches = (self.explorer.search(self.scenario, programs, 0) for _ in range(MOST_SEARCHES))
             for _, outcome in itertools.takewhile(bool, itertools.chain.from_iterable(searches)):
-                if self.explorer.is_serial:
-                    order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
-                    self.without[calls].setdefault(judge.comparable(self.scenario, outcome), set()).add(judge.precedence(order))
+                order = [(is_begin, i, kept[i][j]) for is_begin, i, j in self.explorer.order]
+                self.without[calls].setdefault(judge.comparable(self.scenario, outcome), set()).add(judge.precedence(order))
         return self.without[calls]
 
     def complaint(self, outcome):
@@ -444,8 +442,9 @@ class Verdicts:
             self.seen[outcome, before] = self.judge(outcome, before)
         return self.seen[outcome, before]
 
-    def is_explained(self, outcome, serial, before):
-        if any(judge.is_in_order(before, order) for order in serial.get(outcome, ())):
+    def is_explained(self, outcome, serial, before, compared):
+        told = compared(outcome)
+        if any(compared(o) == told and any(judge.is_in_order(before, order) for order in orders) for o, orders in serial.items()):
             return True
         # A call reads the clock once. Before it commits, another call may see that a lease has
         # expired. Then the answers are those of different serial orders.
@@ -456,8 +455,9 @@ class Verdicts:
         broken = judge.broken_rules(self.scenario, outcome)
         if broken:
             return ', '.join(broken)
+        compared = judge.without_order if judge.may_swap_tokens(self.scenario, outcome, before) else lambda same: same
         for calls, variant in itertools.product([(), *judge.some_refused(self.scenario, outcome, before)], judge.variants(self.scenario, outcome, before)):
-            if self.is_explained(judge.comparable(self.scenario, judge.left_out(variant, calls)), self.orders(calls), before):
+            if self.is_explained(judge.comparable(self.scenario, judge.left_out(variant, calls)), self.orders(calls), before, compared):
                 if (self.scenario.is_free and judge.are_all_refused(self.scenario, outcome, before)
                         and not any(judge.are_all_refused(self.scenario, o) for o in self.serial)):
                     return 'all are refused a key that is free'

@@ -118,6 +118,43 @@ def overlaps(one, other, before):
     return one[0] != other[0] and (one, other) not in before and (other, one) not in before
 
 
+def has_unlimited_share(scenario):
+    """Whether a call may share the key beside any number of holders, since a limit belongs to the call or the policy"""
+    calls = [sql for sql in itertools.chain(*scenario.programs) if 'acquire' in sql and ("'shared'" in sql or '_path(' in sql)]
+    return not any('max_holders' in sql for sql in scenario.setup) and any('max_holders' not in sql for sql in calls)
+
+
+def tokens_of(value):
+    return [part for part in flat(value) if re.fullmatch(r't\d+', str(part))]
+
+
+def may_swap_tokens(scenario, outcome, before):
+    """Whether the tokens of sharers may come in another order than their calls. Sharers without a limit do not wait for each
+    other, so they may; but not if one call ended before the other began"""
+    token = {(i, j): int(value[1:]) for i, answers in enumerate(outcome.answers) for j, answer in enumerate(answers) for value in tokens_of(answer)
+             if answer[0] in ('acquired', 'acquired,acquired')}
+    return has_unlimited_share(scenario) and all(token[one] < token[other] for one, other in before if one in token and other in token)
+
+
+def without_order(outcome):
+    """The outcome without the order of tokens that sharers got one after the other"""
+    final = outcome.final
+    answers = list(itertools.chain(*outcome.answers))
+    shared = set(tokens_of([row for row in final.rows if row[0] == 'shared']
+                           + [a for a in answers if a[:2] == ('acquired', 'shared') or a[:1] == ('acquired,acquired',)]))
+    shared -= set(tokens_of([a for a in answers if a[:1] == ('reacquired',)]))
+    # Sharers with neighbouring tokens form a group; each other token is one of its own.
+    tokens = sorted(set(tokens_of((outcome.answers, final.rows, final.history))), key=lambda token: int(token[1:]))
+    group = {token: 2 * sum(other not in shared for other in tokens[:i]) + (token in shared) for i, token in enumerate(tokens)}
+    rows, name = sorted(final.rows, key=lambda row: str(row[3])), {}
+    for token in tokens_of((outcome.answers, rows, final.history)):
+        name.setdefault(token, f'{group[token]}.{len(name)}')
+
+    def of(value):
+        return tuple(map(of, value)) if isinstance(value, (tuple, list)) else name.get(value, value)
+    return Outcome(of(outcome.answers), replace(final, rows=of(rows), history=tuple(sorted(of(final.history), key=str))))
+
+
 def variants(scenario, outcome, before):
     """The outcome, and outcomes with differences that serial orders do not show"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
@@ -187,12 +224,6 @@ def left_out(outcome, calls):
                          for i, answers in enumerate(outcome.answers)), final)
 
 
-def has_unlimited_share(scenario):
-    """Whether a call may share the key beside any number of holders, since a limit belongs to the call or the policy"""
-    calls = [sql for sql in itertools.chain(*scenario.programs) if 'acquire' in sql and ("'shared'" in sql or '_path(' in sql)]
-    return not any('max_holders' in sql for sql in scenario.setup) and any('max_holders' not in sql for sql in calls)
-
-
 def broken_rules(scenario, outcome):
     """Names of the broken rules"""
     final = outcome.final
@@ -200,6 +231,9 @@ def broken_rules(scenario, outcome):
     blocked = [answers for answers in outcome.answers if answers and answers[-1] == ('blocked',)]
     offers = [ticket for ticket in final.line if ticket[2]]
     is_free = not live and not final.status[0]
+    # A path that waits for the key below keeps its claim on the folder.
+    is_claimed = final.claims and any(answers[-1:] == (('blocked',),) and '_path(' in program[len(answers) - 1]
+                                      for program, answers in zip(scenario.programs, outcome.answers))
     rules = {
         'two have the key': len(live) > 1 and any(row[0] == 'exclusive' for row in live),
         'an owner has it twice': len({row[3] for row in live}) < len(live),
@@ -210,7 +244,7 @@ def broken_rules(scenario, outcome):
         'a free key cannot be had': is_free and not final.line and not blocked and not final.is_closed
                                     and final.probe not in ('acquired', '53400') and 'roles' not in scenario.text,
         'a free key is not offered': is_free and final.line and not offers and not final.is_closed,
-        'somebody waits for a free key': is_free and blocked and not final.line and not final.is_closed,
+        'somebody waits for a free key': is_free and blocked and not final.line and not final.is_closed and not is_claimed,
         'a holder has a ticket': any(ticket[1] == row[3] for ticket in final.line for row in live if row[0] == 'exclusive'),
         'a token was given twice': len(set(granted(outcome))) < len(granted(outcome)),
         'the history differs from the rows': not {row[4] for row in live} <= {t for t, how in final.history if how in (None, 'over')} <= {row[4] for row in final.rows if not row[1]},

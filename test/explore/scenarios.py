@@ -5,6 +5,7 @@ may pass.  Programs are lists of SQL; {k} is the key, which is also a folder of 
 and {k}e; {a} to {d} are owners.  Each schedule has a new key and new owners.  A lease lasts an hour, and a wait ten hours.
 """
 
+import functools
 import itertools
 import random
 from dataclasses import dataclass, field
@@ -197,6 +198,7 @@ def three():
     return found
 
 
+@functools.cache
 def all_scenarios(seed):
     """Each pair of calls once, in some state; then each pair again in another state, and so on"""
     dice = random.Random(seed)
