@@ -101,8 +101,8 @@ def main():
             or [judge.may_swap_tokens(scenarios.named(CROWDS[3]), o, apart) for o in (crowd, *two_paths, again[0])] != [False, False, True, True]):
         broken.append('may_swap_tokens() does not tell sharers that did not wait for each other')
     folder = scenarios.named('path a+b: force x path_wait')
-    claimed = judge.Outcome(((('released',),), (('blocked',),)), replace(TRUE.final, **FREE, claims=1, probe='pending'))
-    if [judge.broken_rules(s, replace(claimed, final=replace(claimed.final, claims=n))) for s, n in ((folder, 1), (folder, 0), (WAITS, 1))] \
+    below = judge.Outcome(((('released',),), (('blocked',),)), replace(TRUE.final, **FREE))
+    if [judge.broken_rules(s, replace(below, final=replace(below.final, status=(*FREE['status'], n)))) for s, n in ((folder, 2), (folder, 0), (WAITS, 2))] \
             != [[], ['somebody waits for a free key'], ['somebody waits for a free key']]:
         broken.append('nobody tells a path that waits for another key')
     ended = replace(QUEUED, final=replace(QUEUED.final, line=(), rows=(OTHER,)))

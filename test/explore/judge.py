@@ -231,9 +231,9 @@ def broken_rules(scenario, outcome):
     blocked = [answers for answers in outcome.answers if answers and answers[-1] == ('blocked',)]
     offers = [ticket for ticket in final.line if ticket[2]]
     is_free = not live and not final.status[0]
-    # A path that waits for the key below keeps its claim on the folder.
-    is_claimed = final.claims and any(answers[-1:] == (('blocked',),) and '_path(' in program[len(answers) - 1]
-                                      for program, answers in zip(scenario.programs, outcome.answers))
+    # A path may wait for the key below, which status[6] counts.
+    waits_below = any(final.status[6:]) and any(answers[-1:] == (('blocked',),) and '_path(' in program[len(answers) - 1]
+                                                for program, answers in zip(scenario.programs, outcome.answers))
     rules = {
         'two have the key': len(live) > 1 and any(row[0] == 'exclusive' for row in live),
         'an owner has it twice': len({row[3] for row in live}) < len(live),
@@ -244,7 +244,7 @@ def broken_rules(scenario, outcome):
         'a free key cannot be had': is_free and not final.line and not blocked and not final.is_closed
                                     and final.probe not in ('acquired', '53400') and 'roles' not in scenario.text,
         'a free key is not offered': is_free and final.line and not offers and not final.is_closed,
-        'somebody waits for a free key': is_free and blocked and not final.line and not final.is_closed and not is_claimed,
+        'somebody waits for a free key': is_free and blocked and not final.line and not final.is_closed and not waits_below,
         'a holder has a ticket': any(ticket[1] == row[3] for ticket in final.line for row in live if row[0] == 'exclusive'),
         'a token was given twice': len(set(granted(outcome))) < len(granted(outcome)),
         'the history differs from the rows': not {row[4] for row in live} <= {t for t, how in final.history if how in (None, 'over')} <= {row[4] for row in final.rows if not row[1]},
