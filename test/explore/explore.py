@@ -35,7 +35,7 @@ LIMIT = float(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
 HOURS = 7200 * 1000000
 LETTERS = 'ABCDEFG'
 MANY = 1000000
-ENDLESS = 1000            # steps; no schedule that ends has that many
+ENDLESS = 4000            # steps; no schedule that ends has that many: a force makes 500 attempts, each with up to four points
 MOST_SEARCHES = 5         # for the serial orders of a scenario
 READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
