@@ -47,6 +47,17 @@ FALSE = {
 }
 
 
+def sharers(a, b, how=(None, None), mode='shared', **change):
+    """a and b have got the key with these tokens; how: the ends of their leases"""
+    rows = sorted(((*SHARED[:3], 'a', a, 4), (*SHARED[:3], 'b', b, 4)), key=lambda row: row[4])
+    final = replace(TRUE.final, rows=tuple(rows), history=tuple(sorted(((a, how[0]), (b, how[1])))))
+    return judge.Outcome(((('acquired', mode, 'a', a),), (('acquired', 'shared', 'b', b),)), replace(final, **change))
+
+
+def differ(one, other):
+    return judge.without_order(one) != judge.without_order(other)
+
+
 def main():
     broken = [f'the true outcome breaks: {rule}' for rule in judge.broken_rules(SCENARIO, TRUE)]
     broken += [f'nobody notices: {rule}' for rule, false in FALSE.items() if rule not in judge.broken_rules(SCENARIO, false)]
@@ -77,14 +88,6 @@ def main():
         broken.append('variants() does not tell a wait that overlaps lock_enqueue')
     if list(judge.variants(PATH, TRUE, frozenset())) != [TRUE] or [len(list(judge.variants(s, PATH_WAITS, frozenset()))) for s in (PATH, KEPT)] != [2, 1]:
         broken.append('variants() does not tell a path that waits')
-    def sharers(a, b, how=(None, None), mode='shared', **change):
-        """a and b have got the key with these tokens; how: the ends of their leases"""
-        rows = sorted(((*SHARED[:3], 'a', a, 4), (*SHARED[:3], 'b', b, 4)), key=lambda row: row[4])
-        final = replace(TRUE.final, rows=tuple(rows), history=tuple(sorted(((a, how[0]), (b, how[1])))))
-        return judge.Outcome(((('acquired', mode, 'a', a),), (('acquired', 'shared', 'b', b),)), replace(final, **change))
-
-    def differ(one, other):
-        return judge.without_order(one) != judge.without_order(other)
     crowd, over = sharers('t1', 't0'), (None, 'over')
     lower = replace(sharers('t0', 't1', mode='exclusive'), final=replace(crowd.final, rows=((*SHARED[:3], 'b', 't1', 4),)))
     higher = replace(sharers('t1', 't0', mode='exclusive'), final=replace(crowd.final, rows=((*SHARED[:3], 'b', 't0', 4),)))

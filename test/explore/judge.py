@@ -125,6 +125,7 @@ def has_unlimited_share(scenario):
 
 
 def tokens_of(value):
+    """The tokens in answers or rows, in their order there"""
     return [part for part in flat(value) if re.fullmatch(r't\d+', str(part))]
 
 
