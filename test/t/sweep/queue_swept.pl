@@ -186,7 +186,8 @@ ask($holder, q{SELECT lock_extend('k', 'holder', '1 ms')});
 ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL AND holder = 'Three'}), 'a lease expires, two tickets lapse, and the key is offered to the last in line')
   or diag(ask($watch, 'SELECT * FROM app_lock_queue'));
 ok(sweep_passes($watch), '... sweeps pass');
-like(heard($listener), qr/^expired Holder, offered One, offered Three$/, '... each event is sent once');
+# A lease may expire between the two steps of a sweep: then its row goes after the first offer.
+is(join(', ', sort split /, /, heard($listener)), 'expired Holder, offered One, offered Three', '... each event is sent once');
 is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue WHERE ticket >= 0}), 'offer Three', '... tickets that have expired are removed');
 is(ask($watch, try_as('three', 'k')), 'acquired|', '... and the last in line acquires the key');
 
