@@ -457,8 +457,8 @@ al_where_is_it(AlOwnClaim *ask, bool others_claimed)
 
 /*
  * Judge without a claim whether the owner holds the key.  If the first look does not find the
- * owner's holding, return the result of al_where_is_it(), except if it finds a live exclusive
- * holding of another owner while no other transaction has claimed the key.
+ * owner's holding, return the result of al_where_is_it(), except if the key has a live exclusive
+ * holding of another owner, still after no other transaction has claimed the key.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)
@@ -481,10 +481,13 @@ look_for_own(AlOwnClaim *ask)
 	ask->seen = NULL;
 	if (judge_state(ask))
 		return NULL;
-	others_claimed = al_claim_has_others(ask->key->hash);
-	if (!others_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
-		return NULL;
 	AL_TEST_POINT("not-own");
+	others_claimed = al_claim_has_others(ask->key->hash);
+	/* A transaction may have handed the key to this owner before claims were looked at. */
+	if (!others_claimed && al_is_live(&state->rows.exclusive, ask->result->at) &&
+		al_table_find(ask->rel, ask->key, &state->rows.exclusive) &&
+		(judge_state(ask) || al_is_live(&state->rows.exclusive, ask->result->at)))
+		return NULL;
 	/* A caller that passes "seen" iterates over committed holdings: skip uncommitted ones. */
 	return al_where_is_it(ask, others_claimed && !was_seen);
 }
