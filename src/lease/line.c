@@ -182,11 +182,13 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	AlTicket	nobody = {.number = 0};
 	AlClaim		claim;
 	AlLine		line;
+	bool		others_claimed = !is_swept && al_claim_has_others(key->hash);
 
 	if (!is_key_free(rel, key))
 	{
-		/* Other transactions may be freeing the key too. */
-		missed = missed || (!is_swept && al_claim_has_others(key->hash));
+		AL_TEST_POINT("not-free");
+		/* Transactions that were there before we read the rows may be freeing the key too. */
+		missed = missed || others_claimed;
 		return;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))

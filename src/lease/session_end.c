@@ -73,13 +73,19 @@ holds_key(Relation rel, const AlKey *key)
 	return false;
 }
 
-/* Let this session's holdings of a key expire now; without "wait", skip claimed ones */
-static void
+/*
+ * Let this session's holdings of a key expire now; without "wait", skip claimed ones.  True: one
+ * has changed meanwhile, and may be in another row now, so call this again.
+ */
+static bool
 end_key(Relation rel, const AlKey *key, bool wait)
 {
 	AlState		state;
 	ListCell   *cell;
-	bool		left = false;
+	bool		has_changed = false;
+
+	/* A prepared transaction may have a holding of this session, too. */
+	bool		left = !wait && al_claim_has_others(key->hash);
 
 	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
@@ -109,6 +115,7 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		if (!al_is_live(&holding, now) || !al_is_of_this_session(&holding))
 		{
 			al_claim_drop(&claim);
+			has_changed = true;
 			continue;
 		}
 		al_durability_before_release();
@@ -128,9 +135,9 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		al_publish_end(key, &holding, now, AL_ENDED_SESSION, NULL);
 		al_durability_released();
 	}
-	/* A prepared transaction may have a holding of this session, too. */
-	if (left || (!wait && al_claim_has_others(key->hash)))
+	if (left)
 		al_session_left();
+	return has_changed;
 }
 
 /* Maximum number of keys in one transaction at the end of a session */
@@ -193,7 +200,8 @@ end_some(Relation rel, int max_keys)
 			hash_seq_term(&status);
 			break;
 		}
-		end_key(rel, &key, false);
+		while (end_key(rel, &key, false))
+			CHECK_FOR_INTERRUPTS();
 		forget(&key);
 	}
 }
@@ -324,7 +332,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		al_claimed_lift_limit();
 		hash_seq_init(&status, noted);
 		while (next_noted(&status, &key))
-			end_key(rel, &key, true);
+			while (end_key(rel, &key, true))
+				CHECK_FOR_INTERRUPTS();
 		al_trace(DEBUG1, "DISCARD ALL has ended the locks of the session, on at most %ld keys",
 				 (long) hash_get_num_entries(noted));
 		table_close(rel, NoLock);

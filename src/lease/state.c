@@ -456,9 +456,10 @@ al_where_is_it(AlOwnClaim *ask, bool others_claimed)
 }
 
 /*
- * Judge without a claim whether the owner holds the key.  If the first look does not find the
- * owner's holding, return the result of al_where_is_it(), except if the key has a live exclusive
- * holding of another owner, still after no other transaction has claimed the key.
+ * Judge without a claim whether the owner holds the key.  If a look at the rows does not find the
+ * owner's holding, return the result of al_where_is_it(), except if no other transaction has
+ * claimed the key, and a second look, after that, finds the holding, or a live exclusive one of
+ * another owner.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)

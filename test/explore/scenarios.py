@@ -118,6 +118,7 @@ STATES = {
     'b,ticket a': State([lease('b'), TICKET % ('a', 'a')], 'b'),
     'a,ticket b': State([lease('a'), TICKET % ('b', 'b')], 'a'),
     'a,ticket c': State([lease('a'), TICKET % ('c', 'c')], 'a'),
+    'a+b,ticket c': State([lease('a', 'shared'), lease('b', 'shared'), TICKET % ('c', 'c')], 'ab'),
     'offered b': State([lease('a'), TICKET % ('b', 'b'), "SELECT lock_release('{k}', '{a}')"]),
     'offered c': State([lease('a'), TICKET % ('c', 'c'), "SELECT lock_release('{k}', '{a}')"]),
     'closed': State([POLICY % "min_hold => '10 h'", lease('a'), "SELECT lock_release('{k}', '{a}')"]),
