@@ -100,6 +100,7 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		if (!al_is_of_this_session(&holding))
 			continue;
 		al_owner_init(&owner, al_string(holding.owner));
+		AL_TEST_POINT("session-end");
 		if (wait)
 			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
 		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
@@ -112,7 +113,8 @@ end_key(Relation rel, const AlKey *key, bool wait)
 
 		al_table_find_slot(rel, key, holding.slot, &holding);
 		now = GetCurrentTimestamp();
-		if (!al_is_live(&holding, now) || !al_is_of_this_session(&holding))
+		if (!al_is_live(&holding, now) || !al_is_of_this_session(&holding) ||
+			!al_is_owned_by(&holding, &owner))
 		{
 			al_claim_drop(&claim);
 			has_changed = true;

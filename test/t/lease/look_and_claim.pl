@@ -9,11 +9,13 @@
 # under its claim that another owner has the key has taken no transaction id and keeps no
 # claim; two calls that meet a quota count one after the other; VACUUM FULL of the table of
 # tickets waits for a commit that has looked for tickets; no lease is written that has ended
-# already; lock_explain survives a policy that is dropped meanwhile.
+# already; DISCARD ALL ends a share that is handed over meanwhile; lock_explain survives a policy
+# that is dropped meanwhile.
 #
 # Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
 # ends refuses others; the count of a quota is not under a claim; a commit does not lock the
-# table of tickets before it looks; a grant relies on a lease that has expired since.
+# table of tickets before it looks; a grant relies on a lease that has expired since; DISCARD ALL
+# relies on the owner that it saw before its claim.
 
 use strict;
 use warnings FATAL => 'all';
@@ -265,6 +267,25 @@ foreach my $rewrite ('VACUUM FULL app_lock_queue', 'CLUSTER app_lock_queue USING
 	clean();
 	ask($watch, 'TRUNCATE app_lock_queue');
 }
+
+#
+# A share of the session is handed to another owner, who extends it, while DISCARD ALL claims it.
+#
+{
+	local $ENV{PGOPTIONS} = '-c atomic_lock.test_pause_at=session-end';
+	$early = session($node, 'Early');
+}
+ask($early, q{SELECT lock_acquire('k', '1 hour', 'early', 'shared', lifetime => 'session')});
+ask($gate, 'SELECT pg_advisory_lock(1706)');
+start($early, 'DISCARD ALL');
+poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
+ask($other, q{SELECT lock_transfer('k', 'early', 'third', 'Third')});
+ask($third, q{BEGIN; SELECT lock_extend('k', 'third', '2 hours')});
+ask($gate, 'SELECT pg_advisory_unlock_all()');
+poll($watch, "SELECT state = 'idle' OR EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND NOT granted AND objid <> 1706) FROM pg_stat_activity a WHERE pid = " . pid($early));
+ask($third, 'COMMIT');
+answer($early);
+is(ask($watch, q{SELECT locked FROM lock_status('k')}), 'f', 'DISCARD ALL ends a share that has another owner by then');
 
 end($watch, $gate, $early, $other, $third);
 $node->stop;
