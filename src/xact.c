@@ -77,6 +77,14 @@ forget_transaction(void)
 	al_durability_at_end();
 }
 
+/* A rollback may free keys, but cannot offer them: leave that to a sweep. */
+static void
+note_freed(void)
+{
+	if (al_claimed_count() > 0 && al_tickets_any())
+		al_line_missed();
+}
+
 /* Steps 1 and 2 */
 static void
 xact_callback(XactEvent event, void *arg)
@@ -101,9 +109,7 @@ xact_callback(XactEvent event, void *arg)
 			forget_transaction();
 			break;
 		case XACT_EVENT_ABORT:
-			/* A rollback frees keys too, but cannot offer them: leave that to a sweep. */
-			if (al_tx_count() > 0 && al_tickets_any())
-				al_line_missed();
+			note_freed();
 			forget_transaction();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
@@ -122,6 +128,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	Assert(level > 1);
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
+		note_freed();
 		al_tx_abort(level);
 		al_events_subabort(level);
 		al_stat_subabort(level);

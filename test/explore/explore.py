@@ -41,7 +41,7 @@ READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
 # The state of the schedule's keys at its end; lock_status names the holder that lasts longest
 FINAL = """
-SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > clock_timestamp() AND NOT released AND (pid IS NULL OR lock_is_held(key, owner)),
+SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > clock_timestamp() AND NOT released AND (pid IS NULL OR EXISTS (SELECT FROM pg_stat_activity a WHERE (a.pid, a.backend_start) = (app_lock.pid, app_lock.backend_start))),
             owner, fencing_token, round(extract(epoch FROM nullif(expires_at, 'infinity') - clock_timestamp()) / 900)) ORDER BY mode, fencing_token), '[]') FROM app_lock WHERE key = '{k}'),
     (SELECT coalesce(json_agg(json_build_array('q' || ticket, (SELECT q.owner FROM app_lock_queue q WHERE q.key = v.key AND q.ticket = v.ticket),
             offered_until IS NOT NULL) ORDER BY ticket), '[]') FROM lock_queue v WHERE key = '{k}'),
