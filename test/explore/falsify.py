@@ -86,6 +86,10 @@ def main():
         broken.append('some_refused() does not tell a refusal that overlaps no call')
     if list(judge.variants(WAITS, QUEUED, apart)) != [QUEUED] or {o.answers[1][0][1] for o in judge.variants(WAITS, QUEUED, frozenset())} != {1, 2, 3}:
         broken.append('variants() does not tell a wait that overlaps lock_enqueue')
+    line = judge.Outcome(((('queued', 1, 0, 'q0'),), (('queued', 1, 0, 'q1'),)), QUEUED.final)
+    if [sorted(tuple(a[0][1] for a in o.answers) for o in judge.variants(scenarios.named('c: enqueue x enqueue'), line, b)) for b in (frozenset(), apart)] \
+            != [[(1, 1), (1, 2), (2, 1), (2, 2)], [(1, 1)]]:
+        broken.append('variants() does not tell a ticket that is not committed')
     if list(judge.variants(PATH, TRUE, frozenset())) != [TRUE] or [len(list(judge.variants(s, PATH_WAITS, frozenset()))) for s in (PATH, KEPT)] != [2, 1]:
         broken.append('variants() does not tell a path that waits')
     crowd, over = sharers('t1', 't0'), (None, 'over')

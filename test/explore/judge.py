@@ -160,14 +160,15 @@ def variants(scenario, outcome, before):
     """The outcome, and outcomes with differences that serial orders do not show"""
     statements = [(i, j) for i, answers in enumerate(outcome.answers) for j in range(len(answers))]
     waiting = [(i, j) for i, j in statements if 'wait =>' in scenario.programs[i][j]]
+    queued = [(i, j) for i, j in statements if outcome.answers[i][j][:1] == ('queued',)]
 
     def places(call, answer):
         # lock_enqueue counts the calls that wait at that moment. One that overlaps may wait for its claim, or join before
-        # the ticket is committed.
+        # the ticket is committed. It does not count a ticket that is not committed yet.
         if answer[:1] != ('queued',):
             return [answer]
-        uncertain = sum(overlaps(call, other, before) for other in waiting)
-        return [('queued', place, *answer[2:]) for place in range(max(1, answer[1] - uncertain), answer[1] + uncertain + 1)]
+        uncertain, uncounted = (sum(overlaps(call, other, before) for other in others) for others in (waiting, queued))
+        return [('queued', place, *answer[2:]) for place in range(max(1, answer[1] - uncertain), answer[1] + uncertain + uncounted + 1)]
 
     # A set claims the keys that its owner has last. If the owner loses one meanwhile, the call waits for that with the other's claim.
     may_lose = scenario.clock or any(word in scenario.text for word in ('release', 'force', 'steal', 'transfer'))
