@@ -19,7 +19,7 @@
  *
  * An offer can be missed: two transactions release shares of a key at the same time; a
  * ticket is written while the key is released; a waiter that came first gives up; a
- * transaction that holds the key rolls back.  Then the launcher is woken, and a sweep of
+ * transaction that has claimed the key rolls back.  Then the launcher is woken, and a sweep of
  * app_lock_queue makes the offer.
  *
  * Locking rules: an offer is made under a claim (AL_CLAIM_TAKE), which is tried without

@@ -268,7 +268,7 @@ prune(Relation rel)
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
 }
 
-/* Note a key of which this session is about to be granted a holding; raises XX000 */
+/* Note a key before this session is granted a holding of it; raises XX000 */
 void
 al_session_end_note(Relation rel, const AlKey *key)
 {

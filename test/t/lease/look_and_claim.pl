@@ -2,8 +2,8 @@
 # (test/explore) cannot show: the traces of a refused call in its transaction, and rewrites of
 # a table.
 #
-# Needs a build with AL_TEST_HOOKS, in which a call can be stopped after it has looked at a
-# key and before it claims the key.
+# Needs a build with AL_TEST_HOOKS, which can stop a call after its look at a key and before it
+# claims the key.
 #
 # Properties: a claim that is about to be dropped refuses no caller; an acquire that learns
 # under its claim that another owner has the key has taken no transaction id and keeps no
