@@ -74,6 +74,7 @@ BLOCKS = {
     'acquire[rollback]': block(SINGLE['acquire'], 'ROLLBACK'),
     'release[rollback]*': block(SINGLE['release*'], 'ROLLBACK'),
     'acquire[back]': block(SINGLE['acquire'], 'ROLLBACK TO s', 'COMMIT', before=('BEGIN', 'SAVEPOINT s')),
+    'wait[back]': block(SINGLE['wait'], 'ROLLBACK TO s', 'COMMIT', before=('BEGIN', 'SAVEPOINT s')),
     'acquire[prepared]': block(SINGLE['acquire'], "PREPARE TRANSACTION '{o}'", "COMMIT PREPARED '{o}'"),
     'release[prepared]*': block(SINGLE['release*'], "PREPARE TRANSACTION '{o}'", "COMMIT PREPARED '{o}'"),
     'session[end]': lambda o: [SINGLE['session'](o), 'DISCONNECT'],
