@@ -39,6 +39,16 @@
 #include "table/events.h"
 #include "xact.h"
 
+/* If a sweep has to make an offer, wake the launcher. */
+static void
+tell_missed(void)
+{
+	if (!al_line_pop_missed())
+		return;
+	AL_TEST_POINT("missed");
+	al_launcher_tell_missed();
+}
+
 /* Step 3, after xact_callback().  A subtransaction that commits keeps its locks. */
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
@@ -50,17 +60,15 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 		return;
 	if (!isTopLevel)
 	{
-		al_claimed_subreleased(GetCurrentTransactionNestLevel());
+		/* The outer transaction may go on for long. */
+		if (al_claimed_subreleased(GetCurrentTransactionNestLevel()))
+			tell_missed();
 		return;
 	}
 	al_sweep_over();
 	al_claimed_released(isCommit);
 	al_line_released(isCommit);
-	if (al_line_pop_missed())
-	{
-		AL_TEST_POINT("missed");
-		al_launcher_tell_missed();
-	}
+	tell_missed();
 	/* This comes last, since a client that reads slowly must not delay waiters. */
 	if (al_durability_is_in_doubt())
 		al_report_doubt();

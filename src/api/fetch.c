@@ -774,7 +774,7 @@ fetch_by_keys(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempts, int 
 	else
 	{
 		for (int i = 0; i < count; i++)
-			al_attempt_drop(&attempts[i]);
+			al_attempt_give_up(&attempts[i]);
 		table_close(app_lock, RowExclusiveLock);
 	}
 	SPI_finish();

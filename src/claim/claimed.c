@@ -159,14 +159,18 @@ al_claimed_subabort(int level)
 	wake_pending = entries > 0 && claimed[entries - 1].level >= level;
 }
 
-/* A resource owner below the top one, such as a portal's, has released its locks */
-void
+/*
+ * A resource owner below the top one, such as a portal's, has released its locks.  True: it was
+ * that of a subtransaction which claimed keys and is being rolled back.
+ */
+bool
 al_claimed_subreleased(int level)
 {
 	if (!wake_pending)
-		return;
+		return false;
 	wake_pending = false;
 	end_entries(level, false);
+	return true;
 }
 
 /* A subtransaction commits: its claims now belong to the outer level. */
@@ -338,6 +342,18 @@ al_claimed_has_freed(uint64 hash)
 	for (; key; key = key->previous >= 0 ? &claimed[key->previous] : NULL)
 		freed += key->freed;
 	return freed > 0;
+}
+
+/* Has this transaction freed a key, or a share of it? */
+bool
+al_claimed_any_freed(void)
+{
+	for (int i = 0; i < entries; i++)
+	{
+		if (claimed[i].freed > 0)
+			return true;
+	}
+	return false;
 }
 
 /* The number of claimed keys, tickets included */

@@ -25,7 +25,7 @@ typedef struct AlPin
 extern void al_claimed_forget(void);
 extern void al_claimed_released(bool committed);
 extern void al_claimed_subabort(int level);
-extern void al_claimed_subreleased(int level);
+extern bool al_claimed_subreleased(int level);
 extern void al_claimed_subcommit(int level);
 extern void al_claimed_lift_limit(void);
 extern void al_claimed_reserve(uint64 hash);
@@ -35,6 +35,7 @@ extern bool al_claimed_is_changing(uint64 hash);
 extern bool al_claimed_has(uint64 hash);
 extern void al_claimed_freed(uint64 hash, int holdings);
 extern bool al_claimed_has_freed(uint64 hash);
+extern bool al_claimed_any_freed(void);
 extern int al_claimed_count(void);
 extern void al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
 							   bool is_shared);

@@ -326,7 +326,7 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 	al_trace(DEBUG3, "lock \"%s\": refusing a set of %d keys, outcome %d",
 			 al_display(attempts[refused].key->name), count, (int) attempts[refused].result->outcome);
 	for (int i = 0; i < count; i++)
-		al_attempt_drop(&attempts[i]);
+		al_attempt_give_up(&attempts[i]);
 	al_attempt_count_refusal(attempts[refused].key, attempts[refused].result);
 	return refused;
 }

@@ -579,6 +579,15 @@ al_attempt_drop(AlAttempt *attempt)
 	attempt->is_claimed = false;
 }
 
+/* Drop an attempt that could have been granted: a sweep may have found its key claimed. */
+void
+al_attempt_give_up(AlAttempt *attempt)
+{
+	if (attempt->is_claimed && al_tickets_is_pending(attempt->key))
+		al_line_missed();
+	al_attempt_drop(attempt);
+}
+
 /* Is the claim in the way one of a sweep, or gone or about to go, so that we may retry? */
 static bool
 may_retry(AlAttempt *attempt, int *retries)

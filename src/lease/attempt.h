@@ -39,6 +39,7 @@ typedef struct AlAttempt
 
 extern bool al_attempt_is_open(const AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
+extern void al_attempt_give_up(AlAttempt *attempt);
 extern void al_attempt_end_seats(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);

@@ -19,8 +19,9 @@
  *
  * An offer can be missed: two transactions release shares of a key at the same time; a
  * ticket is written while the key is released; a waiter that came first gives up; a
- * transaction that has claimed the key rolls back.  Then the launcher is woken, and a sweep of
- * app_lock_queue makes the offer.
+ * transaction that has claimed the key rolls back; a set of keys is given up.  Then the
+ * launcher is woken, and a sweep of app_lock_queue makes the offer.  A sweep passes over a key
+ * that is claimed, so the session that has claimed the key asks for the next sweep.
  *
  * Locking rules: an offer is made under a claim (AL_CLAIM_TAKE), which is tried without
  * waiting; if another transaction has claimed the key, a sweep makes the offer.  So tickets

@@ -106,6 +106,9 @@ al_publish_commit(bool is_prepared)
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_to_offer() && !al_events_any())
 		return;
 	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
+	/* A key that was freed while the database had no ticket may have one now. */
+	if (!al_line_has_to_offer() && al_claimed_any_freed() && al_tickets_any())
+		al_line_missed();
 
 	/* The transaction may have dropped the extension. */
 	if ((has_ends || al_line_has_to_offer()) && al_is_installed())

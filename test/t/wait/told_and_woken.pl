@@ -7,7 +7,8 @@
 # a ticket that another role renews still counts for the role that took it; a session
 # that reads tables without indexes does not jump an offer; the key is offered soon,
 # long before a sweep is due, where a ticket is taken beside an uncommitted release, where
-# the holder is rolled back, and where offers lapse one after the other.
+# the holder is rolled back, where offers lapse one after the other, and where a sweep finds
+# the key claimed by a call that leaves it free.
 #
 # Turns red when: payloads are in the encoding of the database; lock_channel ignores
 # policies; a renewal changes the role of a ticket; rows are read in physical order; a
@@ -141,6 +142,54 @@ ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
 ask($holder, q{SELECT lock_release('k', 'holder')});
 ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'three offers lapse, and the fourth in line gets the key');
 is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and the line is empty');
+
+# A sweep that was asked for finds the key claimed.
+$node->safe_psql('postgres', 'CREATE DATABASE fresh');
+$node->safe_psql('fresh', 'CREATE EXTENSION atomic_lock; ALTER DATABASE fresh SET log_min_messages = debug1');
+my @fresh = map { session($node, $_, 'fresh') } ('Watch', 'Holder', 'Other');
+
+# Take a ticket, and wait until the sweep that this asks for has ended
+sub enqueue_and_sweep
+{
+	my $offset = -s $node->logfile;
+
+	ask($fresh[2], q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
+	$node->wait_for_log(qr/may need an offer/, $offset);
+	poll($fresh[0], q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'});
+	return;
+}
+
+sub is_offered_soon
+{
+	my ($what) = @_;
+
+	ok(soon($fresh[0], q{SELECT count(*) = 1 FROM lock_queue WHERE key = 'k' AND offered_until IS NOT NULL}), "$what: the key is offered soon");
+	ask($fresh[2], q{SELECT lock_leave('k', 'one')});
+	return;
+}
+
+ask($fresh[1], q{SELECT lock_acquire('k', '1 hour', 'holder'), lock_release('k', 'holder'), lock_acquire('k', '1 hour', 'holder')});
+ask($fresh[1], q{BEGIN; SELECT lock_release('k', 'holder')});
+enqueue_and_sweep();
+is(line_of($fresh[0], 'k'), 'One', 'a sweep finds a key claimed');
+ask($fresh[1], 'COMMIT');
+is_offered_soon('... by a release that was there before the first ticket');
+
+ask($fresh[1], q{BEGIN; SAVEPOINT s; SELECT lock_acquire('k', '1 hour', 'holder')});
+enqueue_and_sweep();
+is(line_of($fresh[0], 'k'), 'One', 'a sweep finds a key claimed');
+ask($fresh[1], 'ROLLBACK TO s');
+is_offered_soon('... in a savepoint that is rolled back');
+ask($fresh[1], 'ROLLBACK');
+
+# On a slow machine the set may give up before the sweep, which then makes the offer.
+ask($fresh[2], q{SELECT lock_acquire('l', '1 hour', 'other')});
+start($fresh[1], q{SELECT string_agg(status, ',') FROM lock_try_acquire_all(ARRAY['k', 'l'], '1 hour', 'holder', wait => '3 s')});
+poll($fresh[0], q{SELECT count(*) = 1 FROM lock_waiters});
+enqueue_and_sweep();
+answer($fresh[1]);
+is_offered_soon('a set that waits for another key gives up');
+end(@fresh);
 
 end($watch, $listener, $holder, $other);
 $node->stop;
