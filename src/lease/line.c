@@ -115,13 +115,6 @@ al_line_ticket_given_up(const AlKey *key)
 	MemoryContextSwitchTo(old_context);
 }
 
-/* The commit of this sweep has to check whether the key can be offered. */
-void
-al_line_swept(const AlKey *key)
-{
-	add_key(key, true);
-}
-
 /* This transaction has written a ticket, which one that frees the key meanwhile may not see. */
 void
 al_line_ticket_written(const AlKey *key)
@@ -170,6 +163,17 @@ is_key_free(Relation rel, const AlKey *key)
 			return false;
 	}
 	return true;
+}
+
+/* If the key is free, the commit of this sweep has to check whether it can be offered. */
+bool
+al_line_swept(Relation rel, const AlKey *key)
+{
+	bool		is_free = is_key_free(rel, key);
+
+	if (is_free)
+		add_key(key, true);
+	return is_free;
 }
 
 /*

@@ -7,11 +7,13 @@
 #ifndef AL_LEASE_LINE_H
 #define AL_LEASE_LINE_H
 
+#include "utils/relcache.h"
+
 #include "atomic_lock.h"
 
 extern void al_line_check_offer(const AlKey *key);
 extern void al_line_ticket_given_up(const AlKey *key);
-extern void al_line_swept(const AlKey *key);
+extern bool al_line_swept(Relation rel, const AlKey *key);
 extern void al_line_ticket_written(const AlKey *key);
 extern bool al_line_has_to_offer(void);
 extern void al_line_commit(void);

@@ -179,9 +179,9 @@ al_stat_missed(void)
 		pg_atomic_write_u64(&database->offers_missed, 1);
 }
 
-/* Has a session of a database called al_stat_missed() since the last call of this? */
+/* Set whether a database needs such a sweep; was that so before? */
 bool
-al_stat_take_missed(Oid oid)
+al_stat_set_missed(Oid oid, bool missed)
 {
 	AlDatabase *database;
 
@@ -189,7 +189,7 @@ al_stat_take_missed(Oid oid)
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	database = al_stat_find(oid);
 	LWLockRelease(&stats->lock);
-	return database && pg_atomic_exchange_u64(&database->offers_missed, 0) != 0;
+	return database && pg_atomic_exchange_u64(&database->offers_missed, missed) != 0;
 }
 
 /* Is that so for any database that has an entry of its own? */

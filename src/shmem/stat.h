@@ -85,7 +85,7 @@ extern AlDatabase *al_stat_database(void);
 extern void al_stat_count(AlCounter counter, int64 count);
 extern void al_stat_changed(void);
 extern void al_stat_missed(void);
-extern bool al_stat_take_missed(Oid oid);
+extern bool al_stat_set_missed(Oid oid, bool missed);
 extern bool al_stat_any_missed(void);
 extern void al_stat_waited(const AlKey *key, int64 waited);
 extern void al_stat_abort(void);

@@ -17,7 +17,8 @@
  *    every tenth interval visits it anyway.
  * 4. A failed visit is repeated after a pause that doubles each time, up to ten intervals.
  * 5. A session that may have missed an offer wakes the launcher.  A worker then sweeps only
- *    app_lock_queue of that database.
+ *    app_lock_queue of that database.  The request stays until a worker has done that.  It is
+ *    tried once a second; after failures, in pauses that double, up to sweep_interval.
  *
  * Intervals are measured by the monotonic clock, so setting the clock delays no sweep.
  *
@@ -76,6 +77,8 @@ typedef struct Target
 	TimestampTz next_due;		/* when a row can be removed; 0: not known */
 	int64		unseen_until;	/* visit by then in any case, by al_monotonic_now() */
 	uint64		changes;		/* changes_of() when the last visit began */
+	int64		pause;			/* after the last visit, if it failed */
+	int64		next_missed;	/* none for missed offers before this, by al_monotonic_now() */
 } Target;
 
 static HTAB *targets = NULL;
@@ -236,6 +239,7 @@ forget_entries(const Oid *entries, List *existing)
 			pg_atomic_write_u64(&database->ticketed.is_counted, 0);
 			pg_atomic_write_u64(&database->ticketed.until, 0);
 			pg_atomic_write_u64(&database->sweep_from, 0);
+			pg_atomic_write_u64(&database->offers_missed, 0);
 			memset(&database->last_sweep, 0, sizeof(AlSweepRecord));
 			database->failed_at = 0;
 			database->oid = InvalidOid;
@@ -278,7 +282,11 @@ list_databases(void)
 		/* A limit below -1 marks a database whose DROP was interrupted. */
 		if (!is_named(names, database) || !database->datallowconn ||
 			database->datconnlimit < -1)
+		{
+			/* Its request, which nobody serves, must not cause a round each second. */
+			(void) al_stat_set_missed(database->oid, false);
 			continue;
+		}
 		target = hash_search(targets, &database->oid, HASH_ENTER, &found);
 		if (!found)
 			*target = (Target) {.oid = database->oid};
@@ -462,30 +470,57 @@ show_failure(const Target *target)
 	LWLockRelease(&stats->lock);
 }
 
+/* Has the worker left nothing to do?  Not so if it ended early, or could not begin. */
+static bool
+is_done(AlVisitResult result)
+{
+	return result == AL_VISIT_DONE || result == AL_VISIT_NO_EXTENSION ||
+		result == AL_VISIT_OTHER_VERSION;
+}
+
 /* Visit a database if something may be due there; false if no worker could be started */
 static bool
 visit(Target *target)
 {
 	int64		now = al_monotonic_now();
 	uint64		changes = changes_of(target->oid);
-	bool		missed = al_stat_take_missed(target->oid);
-	AlVisit		visit;
-
-	if (now < target->next_visit ||
+	AlVisit		visit = {.result = AL_VISIT_AWAY};
+	bool		only_queue = now < target->next_visit ||
 		(now < target->unseen_until && changes == target->changes &&
-		 GetCurrentTimestamp() < target->next_due))
-		return !missed || !may_visit(target) || run_worker(target->oid, true, &visit);
-	target->next_visit = now + al_sweep_interval();
-	target->next_due = 0;
-	if (!may_visit(target))
+		 GetCurrentTimestamp() < target->next_due);
+	bool		missed;
+	bool		can_visit;
+	bool		is_started;
+
+	if (only_queue && now < target->next_missed)
+		return true;
+	missed = al_stat_set_missed(target->oid, false);
+	if (only_queue && !missed)
+		return true;
+	if (!only_queue)
+	{
+		target->next_visit = now + al_sweep_interval();
+		target->next_due = 0;
+	}
+	can_visit = may_visit(target);
+	is_started = can_visit && run_worker(target->oid, only_queue, &visit);
+	if (missed && !is_done(visit.result))
+		(void) al_stat_set_missed(target->oid, true);
+	if (!can_visit)
 	{
 		al_trace(DEBUG1, "no sweep of database \"%s\", which is about to be dropped, renamed or copied",
 				 NameStr(target->name));
 		return true;
 	}
-	if (!run_worker(target->oid, false, &visit))
+	if (!is_started)
 		return false;
-	al_trace(DEBUG1, "sweep of database \"%s\": %s", NameStr(target->name), result_name(visit.result));
+	al_trace(DEBUG1, "sweep of %sdatabase \"%s\": %s", only_queue ? "the lines of " : "",
+			 NameStr(target->name), result_name(visit.result));
+	target->pause = visit.result != AL_VISIT_FAILED ? 0 :
+		Min(Max(2 * target->pause, SHORTEST_INTERVAL), al_sweep_interval());
+	target->next_missed = al_monotonic_now() + target->pause;
+	if (only_queue)
+		return true;
 
 	if (visit.result != AL_VISIT_FAILED)
 		target->failures = 0;
@@ -496,8 +531,7 @@ visit(Target *target)
 	show_failure(target);
 	if (visit.result == AL_VISIT_UNFINISHED)
 		target->next_visit = 0;
-	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION ||
-		visit.result == AL_VISIT_OTHER_VERSION)
+	if (is_done(visit.result))
 	{
 		target->changes = changes;
 		target->next_due = visit.next_due;

@@ -17,7 +17,9 @@
  *
  * For each row of app_lock, a sweep looks, claims and looks again, like all verbs, and skips a
  * key that an unfinished transaction has claimed.  Rows are read in the order of the table, from
- * where the last sweep stopped.
+ * where the last sweep stopped.  Each sweep begins app_lock_queue at the first key, and its
+ * batches continue at the key where the last one stopped.  Keys that are held use up no claim, so
+ * they keep no free key from its offer.
  *
  * Locking rules: app_lock is open with RowExclusiveLock.  Claims of removed rows are kept to the
  * end of the transaction.
@@ -182,22 +184,44 @@ sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now
 		pg_atomic_write_u64(&database->sweep_from, stopped_at);
 }
 
-/* Remove expired tickets and offers, and let the commit offer free keys; were all removed? */
-static bool
-sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
+/*
+ * Remove expired tickets and offers of at most max_keys keys, and let the commit offer those that
+ * are free; fewer when the transaction will have max_claims_per_transaction claims.
+ */
+static void
+sweep_queue(Relation rel, int64 max_rows, int64 max_keys, TimestampTz now, AlSwept *swept)
 {
-	int			looked = 0;
+	text	   *next = al_string_text((AlString) {swept->queue_from, swept->queue_from_len});
+	MemoryContext context;
+	int			offers = 0;
 	ListCell   *cell;
 
-	Assert(max_rows > 0);
-	foreach(cell, al_tickets_sweep(max_rows, now, &swept->tickets, &swept->next_due))
+	Assert(max_rows > 0 && max_keys > 0);
+	context = AllocSetContextCreate(CurrentMemoryContext, "sweep line", ALLOCSET_SMALL_SIZES);
+	foreach(cell, al_tickets_sweep(&next, max_keys, max_rows, now, &swept->tickets, &swept->next_due))
 	{
+		const AlKey *key = lfirst(cell);
+		MemoryContext old_context;
+
 		CHECK_FOR_INTERRUPTS();
-		if (al_claimed_count() + looked++ >= al_max_claims)
-			return false;
-		al_line_swept(lfirst(cell));
+		if (al_claimed_count() + offers >= al_max_claims)
+		{
+			next = al_string_text(key->name);
+			break;
+		}
+		old_context = MemoryContextSwitchTo(context);
+		if (al_line_swept(rel, key))
+			offers++;
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(context);
 	}
-	return swept->tickets < max_rows;
+	MemoryContextDelete(context);
+	swept->queue_done = next == NULL;
+	if (next)
+	{
+		swept->queue_from_len = Min(al_string(next).len, AL_MAX_KEY_BYTES);
+		memcpy(swept->queue_from, al_string(next).data, swept->queue_from_len);
+	}
 }
 
 /* End of a transaction, after its claims are gone.  Never raises. */
@@ -218,11 +242,12 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 	swept->next_due = DT_NOEND;
 	swept->trim_from = DT_NOBEGIN;
 	swept->queue_done = false;
+	swept->queue_from_len = 0;
 }
 
 /*
  * Continue a sweep, and note in "swept" the work done and left.  Removes at most max_rows rows,
- * and reads at most max_blocks blocks of app_lock.
+ * and reads at most max_blocks blocks of app_lock, and as many keys of app_lock_queue.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
@@ -239,7 +264,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	sweep_rows(rel, max_rows, max_blocks, now, swept);
 	/* Events of expired leases come before offers of their keys. */
 	if (swept->left == 0 && !swept->queue_done && swept->removed < max_rows)
-		swept->queue_done = sweep_queue(max_rows - swept->removed, now, swept);
+		sweep_queue(rel, max_rows - swept->removed, max_blocks, now, swept);
 	swept->trimmed = al_history_trim(rel, max_rows - swept->removed - swept->tickets,
 									 &swept->trim_from);
 	/* More tickets or history may be left. */

@@ -710,11 +710,14 @@ sweep_row(SweptKey *swept, const AlTicket *row, TimestampTz now, TimestampTz *ne
 }
 
 /*
- * Delete at most "max_rows" rows that have ended; *removed: their number; *next_due is lowered to
- * when the next row ends.  Returns the keys with an offer to be made or ended: AlKey *.
+ * Delete at most "max_rows" rows that have ended, of at most "max_keys" keys from *from on; *from
+ * becomes the key to continue with, or NULL at the end; *removed: the number of rows; *next_due
+ * is lowered to when the next row ends.  Returns the keys with an offer to be made or ended:
+ * AlKey *.
  */
 List *
-al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)
+al_tickets_sweep(text **from, int64 max_keys, int64 max_rows, TimestampTz now, int64 *removed,
+				 TimestampTz *next_due)
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
 	SweptKey	swept = {.name = NULL};
@@ -726,14 +729,22 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 
 	*removed = 0;
 	ScanKeyInit(&key, Anum_queue_key, BTGreaterEqualStrategyNumber, F_TEXT_GE,
-				PointerGetDatum(al_string_text(al_cstring(""))));
+				PointerGetDatum(*from));
+	*from = NULL;
 	al_scan_begin_ordered(&scan, rel, 1, &key, NULL);
-	while (*removed < max_rows && HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		AlTicket	row;
+		bool		is_new;
 
 		read_row(rel, tuple, &row, &offer);
-		if (swept.name == NULL || !al_string_equal(row.key, al_string(swept.name)))
+		is_new = swept.name == NULL || !al_string_equal(row.key, al_string(swept.name));
+		if (*removed >= max_rows || (is_new && max_keys-- == 0))
+		{
+			*from = al_string_text(row.key);
+			break;
+		}
+		if (is_new)
 		{
 			keys = end_swept_key(&swept, keys, now, next_due);
 			swept = (SweptKey) {.name = al_string_text(row.key)};

@@ -47,7 +47,7 @@ extern bool al_ticket_delete(const AlTicket *ticket);
 extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);
 extern bool al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
 extern void al_ticket_lapse(const AlKey *key, const AlTicket *ticket);
-extern List *al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed,
-							  TimestampTz *next_due);
+extern List *al_tickets_sweep(text **from, int64 max_keys, int64 max_rows, TimestampTz now,
+							  int64 *removed, TimestampTz *next_due);
 
 #endif							/* AL_TABLE_TICKETS_H */

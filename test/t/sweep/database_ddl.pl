@@ -6,13 +6,14 @@
 # work at any moment, beside a launcher that is hardly ever idle, and leave at most one
 # line in the log; a worker that is stopped in a batch leaves when
 # the batch is done; if all background worker slots are taken, the log has one line
-# that says what to do, lock_sweeper_status() says so, and lock_sweep()
-# works by hand; a database that allows no connections is skipped; a new database has
+# that says what to do, lock_sweeper_status() says so, lock_sweep()
+# works by hand, and a request for an offer is served when a slot is free again; a
+# database that allows no connections is skipped; a new database has
 # no counts of one that was dropped; batches are as large as the lock table allows.
 #
 # Turns red when: a worker stays connected from one sweep to the next, or until
 # every row is swept; databases are remembered by name or for ever; each failure is
-# logged, or none; a failed start ends the launcher; the slot of a dropped database
+# logged, or none; a failed start ends the launcher, or loses a request; the slot of a dropped database
 # keeps a count or a sweep; the size of the lock table is underestimated.
 
 use strict;
@@ -210,6 +211,32 @@ ok($node->wait_for_log(qr/could not start a sweep/, $written), '... and again af
 is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() works by hand');
 ok(launcher($watch), '... the launcher is still running');
 end($watch);
+
+# A parallel query takes the only slot while the launcher is asked for an offer.
+$node->append_conf('postgresql.conf', 'max_worker_processes = 2');
+$node->restart;
+($watch, $other) = (session($node, 'Watch'), session($node, 'Other'));
+my $sleeper = session($node, 'Sleeper');
+ok(soon($watch, q{SELECT last_swept_at IS NOT NULL FROM lock_sweeper_status() WHERE database = 'postgres'}), 'the launcher has a slot for a worker');
+ask($sleeper, q{SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')});
+my $sleeps = q{FROM pg_stat_activity WHERE wait_event = 'PgSleep'};
+while (1)
+{
+	start($sleeper, 'SELECT pg_sleep(3600)');
+	poll($watch, "SELECT count(*) > 0 $sleeps");
+	last if ask($watch, "SELECT backend_type $sleeps") eq 'parallel worker';
+	# The sweep still had the slot.
+	ask($watch, 'SELECT pg_cancel_backend(' . pid($sleeper) . ')');
+	answer($sleeper);
+}
+ask($other, q{BEGIN; SELECT lock_acquire('offer', '1 hour', 'other')});
+ask($watch, q{SELECT lock_enqueue('offer', 'one', 'One')});
+$written = -s $node->logfile;
+ask($other, 'ROLLBACK');
+ok($node->wait_for_log(qr/could not start a sweep/, $written), '... which a parallel query takes; a rollback asks for an offer');
+ask($watch, 'SELECT pg_cancel_backend(' . pid($sleeper) . ')');
+ok(soon($watch, q{SELECT offered_until IS NOT NULL FROM lock_queue WHERE key = 'offer'}), '... the offer is made when the slot is free again');
+end($watch, $other, $sleeper);
 $node->append_conf('postgresql.conf', q{
 max_worker_processes = 0
 atomic_lock.sweep_interval = '20ms'

@@ -7,10 +7,13 @@
 # lapses costs its owner the ticket, and the key is offered to the next; a ticket that was not
 # renewed is removed, also the first one, and is in no owner's way before that;
 # app_lock_queue is empty in the end; all of this in the background, too, where events reach
-# listeners; a sweep that waits for the table of tickets has claimed no key.
+# listeners; a sweep that waits for the table of tickets has claimed no key; more keys than a
+# transaction may claim, all held or claimed, keep no free key from an offer; an offer that
+# the launcher is asked for is made in a moment, also if a worker has found a table locked.
 #
 # Turns red when: a sweep repeats an offer; a lapsed offer is made again to the same owner,
-# or its ticket stays; the sweep claims a key before it has opened every table that it writes.
+# or its ticket stays; the sweep claims a key before it has opened every table that it writes; each
+# batch looks at the same keys; the launcher forgets a request that no worker has served.
 
 use strict;
 use warnings FATAL => 'all';
@@ -174,9 +177,51 @@ end($waiter);
 clear();
 
 #
+# More keys than a sweep may claim come before a free key, whose holder has rolled back.
+#
+sub roll_back
+{
+	my ($key) = @_;
+	ask($holder, qq{BEGIN; SELECT lock_acquire('$key', '1 hour', 'holder')});
+	ask($watch, qq{SELECT lock_enqueue('$key', 'one', 'One')});
+	ask($holder, 'ROLLBACK');
+	return;
+}
+my @first = map { "a$_" } 1 .. 5;
+ask($other, qq{SELECT lock_acquire('$_', '1 hour', 'other')}) foreach @first;
+ask($watch, qq{SELECT lock_enqueue('$_', 'one', 'One')}) foreach @first;
+roll_back($_) foreach 'b1' .. 'b4';
+is(line_of($watch, 'b1'), 'One', 'a rollback makes no offer');
+my $offers = q{SELECT string_agg(key, ' ' ORDER BY key) FROM lock_queue WHERE offered_until IS NOT NULL};
+is(ask($watch, "SET atomic_lock.max_claims_per_transaction = 3; SELECT lock_sweep(); $offers"), "0\nb1 b2 b3", '... a sweep passes the held keys, and makes as many offers as it may claim keys');
+is(ask($watch, "SELECT lock_sweep(); $offers; RESET atomic_lock.max_claims_per_transaction"), "0\nb1 b2 b3 b4", '... the next one makes the others');
+clear();
+
+#
 # In the background
 #
-configure($node, $watch, q{atomic_lock.sweep_databases = '*'}, q{atomic_lock.sweep_interval = '50ms'});
+configure($node, $watch, q{atomic_lock.sweep_databases = '*'}, q{atomic_lock.max_claims_per_transaction = 3}, q{atomic_lock.sweep_interval = '1h'});
+ask($other, qq{BEGIN; SET LOCAL atomic_lock.max_claims_per_transaction = 10; SELECT count(lock_acquire(key, '1 hour', 'other')) FROM unnest('{@{[join ',', @first]}}'::text[]) key});
+ask($watch, qq{SELECT lock_enqueue('$_', 'one', 'One')}) foreach @first;
+roll_back('b1');
+ok(soon($watch, "SELECT 'b1' = ($offers)"), 'a key behind others that a transaction has claimed is offered soon');
+ask($other, 'COMMIT');
+clear();
+
+# Requests for an offer that no worker can serve at once
+configure($node, $watch, q{log_min_messages = debug1});
+ask($holder, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder')});
+ask($watch, q{SELECT lock_enqueue('k', 'one', 'One')});
+start($other, 'BEGIN; LOCK TABLE app_lock');
+poll($watch, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation = 'app_lock'::regclass});
+my $logged = -s $node->logfile;
+ask($holder, 'ROLLBACK');
+answer($other);
+ok($node->wait_for_log(qr/sweep of the lines of database "postgres": the database or a table was not free/, $logged), 'a worker that is asked for an offer finds a table locked');
+ask($other, 'ROLLBACK');
+ok(soon($watch, "SELECT 'k' = ($offers)"), '... and another one makes the offer');
+clear();
+configure($node, $watch, q{log_min_messages = warning}, q{atomic_lock.max_claims_per_transaction = 1000}, q{atomic_lock.sweep_interval = '50ms'});
 ok(soon($watch, q{SELECT sweeps > 0 FROM lock_stats WHERE database = 'postgres'}), 'sweeps in the background');
 ask($watch, 'TRUNCATE app_lock_policy, app_lock_policy_role');
 hear($listener);
