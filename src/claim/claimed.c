@@ -344,18 +344,6 @@ al_claimed_has_freed(uint64 hash)
 	return freed > 0;
 }
 
-/* Has this transaction freed a key, or a share of it? */
-bool
-al_claimed_any_freed(void)
-{
-	for (int i = 0; i < entries; i++)
-	{
-		if (claimed[i].freed > 0)
-			return true;
-	}
-	return false;
-}
-
 /* The number of claimed keys, tickets included */
 int
 al_claimed_count(void)

@@ -35,7 +35,6 @@ extern bool al_claimed_is_changing(uint64 hash);
 extern bool al_claimed_has(uint64 hash);
 extern void al_claimed_freed(uint64 hash, int holdings);
 extern bool al_claimed_has_freed(uint64 hash);
-extern bool al_claimed_any_freed(void);
 extern int al_claimed_count(void);
 extern void al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
 							   bool is_shared);

@@ -33,6 +33,9 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
+/* This transaction has ended a holding while no key had a ticket; one may have by the commit. */
+static bool freed_unticketed = false;
+
 /* The word of the event for an end; NULL: no event, since the owner still holds the key */
 static const char *
 word_of(AlEndedBy ended_by)
@@ -76,6 +79,8 @@ al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
 		ended_by != AL_ENDED_TRANSFERRED)
 		al_claimed_freed(key->hash, 1);
+	if (!is_ticketed)
+		freed_unticketed = true;
 
 	if (!al_policy_any() && !is_ticketed)
 		return;
@@ -106,8 +111,7 @@ al_publish_commit(bool is_prepared)
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_to_offer() && !al_events_any())
 		return;
 	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
-	/* A key that was freed while the database had no ticket may have one now. */
-	if (!al_line_has_to_offer() && al_claimed_any_freed() && al_tickets_any())
+	if (freed_unticketed && al_tickets_any())
 		al_line_missed();
 
 	/* The transaction may have dropped the extension. */
@@ -137,6 +141,7 @@ al_publish_commit(bool is_prepared)
 void
 al_publish_forget(void)
 {
+	freed_unticketed = false;
 	al_line_forget();
 	al_events_forget();
 }

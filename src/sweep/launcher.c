@@ -18,7 +18,8 @@
  * 4. A failed visit is repeated after a pause that doubles each time, up to ten intervals.
  * 5. A session that may have missed an offer wakes the launcher.  A worker then sweeps only
  *    app_lock_queue of that database.  The request stays until a worker has done that.  It is
- *    tried once a second; after failures, in pauses that double, up to sweep_interval.
+ *    tried once a second; after failed visits, and after those that found something locked,
+ *    in pauses that double, up to sweep_interval.
  *
  * Intervals are measured by the monotonic clock, so setting the clock delays no sweep.
  *
@@ -77,7 +78,7 @@ typedef struct Target
 	TimestampTz next_due;		/* when a row can be removed; 0: not known */
 	int64		unseen_until;	/* visit by then in any case, by al_monotonic_now() */
 	uint64		changes;		/* changes_of() when the last visit began */
-	int64		pause;			/* after the last visit, if it failed */
+	int64		pause;			/* after the last visit, if it failed or was in the way */
 	int64		next_missed;	/* none for missed offers before this, by al_monotonic_now() */
 } Target;
 
@@ -516,7 +517,7 @@ visit(Target *target)
 		return false;
 	al_trace(DEBUG1, "sweep of %sdatabase \"%s\": %s", only_queue ? "the lines of " : "",
 			 NameStr(target->name), result_name(visit.result));
-	target->pause = visit.result != AL_VISIT_FAILED ? 0 :
+	target->pause = is_done(visit.result) || visit.result == AL_VISIT_UNFINISHED ? 0 :
 		Min(Max(2 * target->pause, SHORTEST_INTERVAL), al_sweep_interval());
 	target->next_missed = al_monotonic_now() + target->pause;
 	if (only_queue)
@@ -587,7 +588,7 @@ do_round(int *failures)
 		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
 		if (!visit(target))
 		{
-			target->next_visit = 0;
+			target->next_visit = target->next_due = 0;
 			note_no_worker(target, ++*failures);
 			return next_try(*failures);
 		}

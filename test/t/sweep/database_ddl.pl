@@ -220,22 +220,48 @@ my $sleeper = session($node, 'Sleeper');
 ok(soon($watch, q{SELECT last_swept_at IS NOT NULL FROM lock_sweeper_status() WHERE database = 'postgres'}), 'the launcher has a slot for a worker');
 ask($sleeper, q{SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')});
 my $sleeps = q{FROM pg_stat_activity WHERE wait_event = 'PgSleep'};
-while (1)
+
+sub free_slot
 {
-	start($sleeper, 'SELECT pg_sleep(3600)');
-	poll($watch, "SELECT count(*) > 0 $sleeps");
-	last if ask($watch, "SELECT backend_type $sleeps") eq 'parallel worker';
-	# The sweep still had the slot.
 	ask($watch, 'SELECT pg_cancel_backend(' . pid($sleeper) . ')');
 	answer($sleeper);
+	return;
 }
+
+sub take_slot
+{
+	while (1)
+	{
+		start($sleeper, 'SELECT pg_sleep(3600)');
+		poll($watch, "SELECT count(*) > 0 $sleeps");
+		return if ask($watch, "SELECT backend_type $sleeps") eq 'parallel worker';
+		# The sweep still had the slot.
+		free_slot();
+	}
+	return;
+}
+take_slot();
 ask($other, q{BEGIN; SELECT lock_acquire('offer', '1 hour', 'other')});
 ask($watch, q{SELECT lock_enqueue('offer', 'one', 'One')});
 $written = -s $node->logfile;
 ask($other, 'ROLLBACK');
 ok($node->wait_for_log(qr/could not start a sweep/, $written), '... which a parallel query takes; a rollback asks for an offer');
-ask($watch, 'SELECT pg_cancel_backend(' . pid($sleeper) . ')');
+free_slot();
 ok(soon($watch, q{SELECT offered_until IS NOT NULL FROM lock_queue WHERE key = 'offer'}), '... the offer is made when the slot is free again');
+
+# The same when nothing has changed since the last visit
+$written = -s $node->logfile;
+configure($node, $watch, 'log_min_messages = debug1');
+$node->wait_for_log(qr/sweep of database "postgres"/, $written);
+take_slot();
+$written = -s $node->logfile;
+ask($other, q{BEGIN; SELECT lock_acquire('rolled back'); ROLLBACK});
+$node->wait_for_log(qr/could not start a sweep/, $written);
+$written = -s $node->logfile;
+free_slot();
+$node->wait_for_log(qr/sweep of .*database "postgres"/, $written);
+ok(soon($watch, q{SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher'}), '... and the launcher sleeps after that');
+configure($node, $watch, 'log_min_messages = warning');
 end($watch, $other, $sleeper);
 $node->append_conf('postgresql.conf', q{
 max_worker_processes = 0

@@ -168,11 +168,11 @@ sub is_offered_soon
 	return;
 }
 
-ask($fresh[1], q{SELECT lock_acquire('k', '1 hour', 'holder'), lock_release('k', 'holder'), lock_acquire('k', '1 hour', 'holder')});
-ask($fresh[1], q{BEGIN; SELECT lock_release('k', 'holder')});
+ask($fresh[1], q{SELECT lock_acquire('k', '1 hour', 'holder'), lock_release('k', 'holder')});
+ask($fresh[1], q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder'), lock_release('k', 'holder')});
 enqueue_and_sweep();
 is(line_of($fresh[0], 'k'), 'One', 'a sweep finds a key claimed');
-ask($fresh[1], 'COMMIT');
+ask($fresh[1], q{SELECT lock_acquire('l', '1 hour', 'holder'), lock_release('l', 'holder'); COMMIT});
 is_offered_soon('... by a release that was there before the first ticket');
 
 ask($fresh[1], q{BEGIN; SAVEPOINT s; SELECT lock_acquire('k', '1 hour', 'holder')});
