@@ -372,7 +372,7 @@ look_again(Relation rel, AlAttempt *attempt)
 		al_sole_set(attempt->key, true);
 }
 
-/* Which claim does the grant need?  *owner is as for al_claim().  False: no claim. */
+/* The claim that the grant needs: *mode, and *owner as for al_claim().  False: no claim. */
 static bool
 needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 {
@@ -579,7 +579,7 @@ al_attempt_drop(AlAttempt *attempt)
 	attempt->is_claimed = false;
 }
 
-/* Drop an attempt that could have been granted: a sweep may have found its key claimed. */
+/* Drop an attempt that could have been granted.  A sweep may have found the key claimed. */
 void
 al_attempt_give_up(AlAttempt *attempt)
 {
@@ -662,8 +662,8 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 }
 
 /*
- * Try to get a key, up to the claim under which the grant is written, which only a granted
- * attempt keeps.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
+ * Try to get a key.  A granted attempt keeps its claim until the caller has written the grant;
+ * others keep none.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
  * AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
  * the errors of al_terms_of().
  */

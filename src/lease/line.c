@@ -21,7 +21,8 @@
  * ticket is written while the key is released; a waiter that came first gives up; a
  * transaction that has claimed the key rolls back; a set of keys is given up.  Then the
  * launcher is woken, and a sweep of app_lock_queue makes the offer.  A sweep passes over a key
- * that is claimed, so the session that has claimed the key asks for the next sweep.
+ * that is claimed, so a session that leaves such a key free asks for the next sweep.  A commit that
+ * waits for a standby may not see the ticket: then the regular sweep makes the offer.
  *
  * Locking rules: an offer is made under a claim (AL_CLAIM_TAKE), which is tried without
  * waiting; if another transaction has claimed the key, a sweep makes the offer.  So tickets

@@ -10,8 +10,7 @@
  * need it.  A holding with the lifetime of a transaction ends with the commit.  A grant that
  * writes a row calls al_publish_grant(), for history and listeners.
  *
- * Locking rules: those of the three files.  The caller has the claim under which the
- * holding begins or ends.
+ * Locking rules: those of the three files.  The caller has claimed the key.
  *
  *-------------------------------------------------------------------------
  */

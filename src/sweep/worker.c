@@ -7,7 +7,8 @@
  *
  * Model: the worker sweeps in batches, each in its own transaction, and rests between them.  If
  * another session wants the database for itself or has locked app_lock, the worker exits, and the
- * launcher starts another one at the next interval, or after a pause if an offer was asked for.
+ * launcher starts another one at the next interval, or after a pause if a request for an offer is
+ * left.
  *
  * The worker connects as the bootstrap superuser, and overrides settings of the database and of
  * roles.  The sweep itself runs as the owner of app_lock, like VACUUM, and runs no user code.

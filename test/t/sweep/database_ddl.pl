@@ -212,7 +212,7 @@ is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() works by hand');
 ok(launcher($watch), '... the launcher is still running');
 end($watch);
 
-# A parallel query takes the only slot while the launcher is asked for an offer.
+# A parallel query has the only slot when a session requests an offer.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 2');
 $node->restart;
 ($watch, $other) = (session($node, 'Watch'), session($node, 'Other'));

@@ -8,8 +8,8 @@
 # renewed is removed, also the first one, and is in no owner's way before that;
 # app_lock_queue is empty in the end; all of this in the background, too, where events reach
 # listeners; a sweep that waits for the table of tickets has claimed no key; more keys than a
-# transaction may claim, all held or claimed, keep no free key from an offer; an offer that
-# the launcher is asked for is made in a moment, also if a worker has found a table locked.
+# transaction may claim, all held or claimed, keep no free key from an offer; the launcher
+# serves a request for an offer in a moment, also if a worker has found a table locked.
 #
 # Turns red when: a sweep repeats an offer; a lapsed offer is made again to the same owner,
 # or its ticket stays; the sweep claims a key before it has opened every table that it writes; each

@@ -143,7 +143,7 @@ ask($holder, q{SELECT lock_release('k', 'holder')});
 ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'three offers lapse, and the fourth in line gets the key');
 is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and the line is empty');
 
-# A sweep that was asked for finds the key claimed.
+# A sweep is requested, and finds the key claimed.
 $node->safe_psql('postgres', 'CREATE DATABASE fresh');
 $node->safe_psql('fresh', 'CREATE EXTENSION atomic_lock; ALTER DATABASE fresh SET log_min_messages = debug1');
 my @fresh = map { session($node, $_, 'fresh') } ('Watch', 'Holder', 'Other');
