@@ -49,11 +49,12 @@ SELECT lock_try_release('writers', 'c:client_id'), pg_sleep(0.002);
 });
 
 # The answers that an administrator gets to repeated calls, each with its count.  A refusal does
-# not count if one transaction had a claim on the key throughout the call.
+# not count if one transaction had a claim on the key throughout the call.  not_found does not
+# count: the key was free at that moment.
 sub answers
 {
 	my ($key, $sql) = @_;
-	my %count = (released => 0, pending => 0);
+	my %count = (released => 0, acquired => 0);
 
 	for (my ($counted, $tries) = (0, 0); $counted < $calls; $tries++)
 	{
@@ -61,6 +62,7 @@ sub answers
 		poll($watch, "SELECT lock_holder('$key') <> 'Admin'");
 		my $before = ask($watch, 'SELECT clock_timestamp()');
 		my $told = told($admin, $sql =~ s/KEY/$key/gr);
+		next if $told eq 'not_found';
 		next if $told =~ /^(?:pending|55P03)$/
 		  && ask($watch, "SELECT count(*) > 0 FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE objsubid = 1706 AND granted AND xact_start < '$before'") eq 't';
 		$counted++;
@@ -77,10 +79,9 @@ foreach my $load (sort keys %loads)
 	my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, $load, $loads{$load}));
 
 	my %count = answers($load, q{SELECT lock_try_force_release('KEY', 'busy')});
-	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release succeeds");
-	cmp_ok($count{released}, '>', 0, '... and ends leases');
+	cmp_ok($count{released}, '>', $calls / 2, "$load: force_release ends leases");
 	%count = answers($load, q{SELECT (lock_steal('KEY', 'thief', 'busy')).status});
-	cmp_ok($count{acquired} // 0, '>', $calls / 2, '... lock_steal succeeds, too');
+	cmp_ok($count{acquired}, '>', $calls / 2, '... lock_steal succeeds, too');
 	$run->signal('INT');
 	$run->finish;
 	unlike($output, qr/ERROR|FATAL|abort/, '... no client gets an error') or diag($output);
@@ -97,9 +98,7 @@ is(told($admin, q{SELECT lock_steal('readers', 'thief', 'busy')}), '55P03', '...
 is(told($admin, q{SELECT lock_try_force_release('readers', 'busy')}), 'pending', '... nor lock_try_force_release');
 ask($slow, 'COMMIT');
 my %count = answers('readers', q{SELECT lock_try_force_release('KEY', 'busy')});
-# not_found is no refusal: the key was free at that moment.
-cmp_ok($count{released} + ($count{not_found} // 0), '>', $calls / 2, '... and succeeds when that transaction has ended');
-cmp_ok($count{released}, '>', 0, '... and ends leases');
+cmp_ok($count{released}, '>', $calls / 2, '... and ends leases when that transaction has ended');
 $run->signal('INT');
 $run->finish;
 unlike($output, qr/ERROR|FATAL|abort/, '... no client gets an error') or diag($output);
