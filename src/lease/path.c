@@ -77,6 +77,47 @@ has_below(List *holdings, const AlKey *folder, int count)
 }
 
 /*
+ * Claim the keys of a path that the owner holds, and set "own" of each.  Returns -1; or the index
+ * of a refused key, with the reason in *result.
+ */
+static int
+claim_path(Relation rel, const AlKey *keys, int count, const AlOwner *owner,
+		   AlOwnClaim *asks, AlResult *result)
+{
+	int			last = count - 1;
+	int64		seen = 0;		/* the token of the last key's holding in the round before */
+
+	for (;;)
+	{
+		bool		lacks = false;
+
+		for (int i = 0; i < count; i++)
+		{
+			asks[i] = (AlOwnClaim) {rel, &keys[i], owner, AL_CLAIM_TAKE, .result = result};
+			if (al_claim_own(&asks[i]))
+				continue;
+			if (i == last || result->outcome == AL_IN_TRANSACTION)
+				return i;
+			lacks = true;
+		}
+
+		/*
+		 * Another session of the owner may have got the path after we looked at a folder.  Look
+		 * again, without the claims, which are to be taken in order.
+		 */
+		if (!lacks || asks[last].own->fencing_token == seen)
+			return -1;
+		seen = asks[last].own->fencing_token;
+		for (int i = last; i >= 0; i--)
+		{
+			if (asks[i].own && asks[i].claim.hash != 0)
+				al_claim_drop(&asks[i].claim);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
  * Release the last key of a path, and each folder above it that the owner (convert->owner) shares
  * and needs for no other key.  If the last key is a folder and the owner holds a key below it,
  * make it shared by the request "convert".  Returns -1, with the number of released keys in
@@ -92,6 +133,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	AlOwnClaim *asks = palloc0(count * sizeof(AlOwnClaim));
 	const AlOwner *owner = &convert->owner;
 	int			last = count - 1;
+	int			refused;
 	int			gone;			/* number of keys at the end that are released */
 	List	   *transactions;
 	List	   *holdings;
@@ -101,12 +143,9 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	*released = 0;
 	for (int i = 0; i < count; i++)
 		al_terms_admit(&keys[i]);
-	for (int i = 0; i < count; i++)
-	{
-		asks[i] = (AlOwnClaim) {*rel, &keys[i], owner, AL_CLAIM_TAKE, .result = result};
-		if (al_claim_own(&asks[i]) == NULL && (i == last || result->outcome == AL_IN_TRANSACTION))
-			return i;
-	}
+	refused = claim_path(*rel, keys, count, owner, asks, result);
+	if (refused >= 0)
+		return refused;
 	transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
 	holdings = al_owned_live(al_owned_in_order(*rel, owner, transactions), &now);
 
