@@ -76,44 +76,57 @@ has_below(List *holdings, const AlKey *folder, int count)
 	return false;
 }
 
+/* Is a key of the path held, but not claimed, since its holding is newer than the claims? */
+static bool
+has_unclaimed(List *holdings, const AlOwnClaim *asks, int count)
+{
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		const AlKey *key = &((AlOwned *) lfirst(cell))->key;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < count; i++)
+		{
+			if (asks[i].own == NULL && al_key_compare(key, asks[i].key) == 0)
+				return true;
+		}
+	}
+	return false;
+}
+
 /*
- * Claim the keys of a path that the owner holds, and set "own" of each.  Returns -1; or the index
- * of a refused key, with the reason in *result.
+ * Claim the keys of a path that the owner holds, and set "own" of each and *holdings, the owner's
+ * live holdings.  Returns -1; or the index of a refused key, with the reason in *result.
  */
 static int
 claim_path(Relation rel, const AlKey *keys, int count, const AlOwner *owner,
-		   AlOwnClaim *asks, AlResult *result)
+		   AlOwnClaim *asks, List **holdings, AlResult *result)
 {
 	int			last = count - 1;
-	int64		seen = 0;		/* the token of the last key's holding in the round before */
+	List	   *transactions;
+	TimestampTz now;
 
 	for (;;)
 	{
-		bool		lacks = false;
-
 		for (int i = 0; i < count; i++)
 		{
 			asks[i] = (AlOwnClaim) {rel, &keys[i], owner, AL_CLAIM_TAKE, .result = result};
-			if (al_claim_own(&asks[i]))
-				continue;
-			if (i == last || result->outcome == AL_IN_TRANSACTION)
+			if (!al_claim_own(&asks[i]) && (i == last || result->outcome == AL_IN_TRANSACTION))
 				return i;
-			lacks = true;
 		}
-
-		/*
-		 * Another session of the owner may have got the path after we looked at a folder.  Look
-		 * again, without the claims, which are to be taken in order.
-		 */
-		if (!lacks || asks[last].own->fencing_token == seen)
+		transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
+		*holdings = al_owned_live(al_owned_in_order(rel, owner, transactions), &now);
+		if (!has_unclaimed(*holdings, asks, count))
 			return -1;
-		seen = asks[last].own->fencing_token;
+
+		/* Another session of the owner has got a folder meanwhile.  Claim again, in order. */
 		for (int i = last; i >= 0; i--)
 		{
 			if (asks[i].own && asks[i].claim.hash != 0)
 				al_claim_drop(&asks[i].claim);
 		}
-		CHECK_FOR_INTERRUPTS();
 	}
 }
 
@@ -135,19 +148,15 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	int			last = count - 1;
 	int			refused;
 	int			gone;			/* number of keys at the end that are released */
-	List	   *transactions;
 	List	   *holdings;
-	TimestampTz now;
 
 	Assert(count > 0);
 	*released = 0;
 	for (int i = 0; i < count; i++)
 		al_terms_admit(&keys[i]);
-	refused = claim_path(*rel, keys, count, owner, asks, result);
+	refused = claim_path(*rel, keys, count, owner, asks, &holdings, result);
 	if (refused >= 0)
 		return refused;
-	transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
-	holdings = al_owned_live(al_owned_in_order(*rel, owner, transactions), &now);
 
 	gone = is_folder && has_below(holdings, &keys[last], 0) ? 0 : 1;
 	if (gone == 1)

@@ -112,6 +112,7 @@ STATES = {
     'a+b': State([lease('a', 'shared'), lease('b', 'shared')], 'ab'),
     'path a': State([PATH % ('d', 'a', 'a')], 'a'),
     'path a+b': State([PATH % ('d', 'a', 'a'), PATH % ('e', 'b', 'b')], 'ab'),
+    'document a': State(["SELECT lock_acquire('{k}d', '1 h', '{a}', holder => 'a')"], 'a'),
     'sa': State([lease('a', 'shared')], 'a'),
     'sa+old': State([lease('c', 'shared'), 'CLOCK', lease('a', 'shared')], 'a'),
     'sc': State([lease('c', 'shared')]),
