@@ -10,7 +10,9 @@
  * the owner that begins or ends such a holding needs the claim on the share of the folder,
  * too.  So first claim all keys of the path, then look at the owner's holdings.  Keep the
  * claims until the commit, also on folders that stay.  Otherwise a second release would see
- * a released but uncommitted key, and keep the folder because of it.
+ * a released but uncommitted key, and keep the folder because of it.  That happens where the
+ * owner lacks the folder, since there is no share to claim: a session that gets the folder and
+ * releases its key before we commit leaves the folder.
  *
  * Locking rules: those of al_claim_own().  The keys are claimed in order, so two such calls
  * cannot deadlock.
@@ -76,7 +78,7 @@ has_below(List *holdings, const AlKey *folder, int count)
 	return false;
 }
 
-/* Is a key of the path held, but not claimed, since its holding is newer than the claims? */
+/* Has another session of the owner got a key of the path after we looked at that key? */
 static bool
 has_unclaimed(List *holdings, const AlOwnClaim *asks, int count)
 {
@@ -98,7 +100,8 @@ has_unclaimed(List *holdings, const AlOwnClaim *asks, int count)
 
 /*
  * Claim the keys of a path that the owner holds, and set "own" of each and *holdings, the owner's
- * live holdings.  Returns -1; or the index of a refused key, with the reason in *result.
+ * live holdings.  Returns -1; or the index of a refused key, with the reason in *result: the
+ * caller must raise an error, which ends the claims.
  */
 static int
 claim_path(Relation rel, const AlKey *keys, int count, const AlOwner *owner,
@@ -121,7 +124,8 @@ claim_path(Relation rel, const AlKey *keys, int count, const AlOwner *owner,
 		if (!has_unclaimed(*holdings, asks, count))
 			return -1;
 
-		/* Another session of the owner has got a folder meanwhile.  Claim again, in order. */
+		/* Keys are claimed in order, so give back the claims, and begin again. */
+		al_trace(DEBUG3, "another session of the owner has got a folder of the path, claiming it again");
 		for (int i = last; i >= 0; i--)
 		{
 			if (asks[i].own && asks[i].claim.hash != 0)
