@@ -152,7 +152,7 @@ al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folde
 	int			last = count - 1;
 	int			refused;
 	int			gone;			/* number of keys at the end that are released */
-	List	   *holdings;
+	List	   *holdings = NIL;
 
 	Assert(count > 0);
 	*released = 0;

@@ -10,7 +10,8 @@
  * one.
  *
  * Locking rules: those of lease/state.c.  If the holding is shared, the new owner's share is
- * claimed too.
+ * claimed too, in the order of the owners: otherwise two of them that hand their shares to each
+ * other would deadlock.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,26 +82,31 @@ drop_claims(AlOwnClaim *from, AlClaim *to_claim)
  * False: refused, and nothing is claimed.
  */
 static bool
-claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
-		   AlHolding **share)
+claim_both(AlOwnClaim *from, const AlOwner *new_owner, AlClaim *to_claim, AlHolding **share)
 {
+	int			order = al_string_compare(from->owner->name, new_owner->name);
 	ListCell   *cell;
 
 	for (;;)
 	{
 		AlHolding  *own = al_claim_own(from);
 
-		if (own == NULL)
-			return false;
-		if (own->lifetime == AL_TRANSACTION && ttl != AL_NO_TTL)
+		if (own == NULL || order == 0 || !al_is_shared(own))
 		{
-			from->result->outcome = AL_NO_LEASE;
-			return false;
+			if (to_claim->hash != 0)
+				al_claim_drop(to_claim);
+			to_claim->hash = 0;
+			return own != NULL;
 		}
-		if (!al_is_shared(own) || al_string_equal(from->owner->name, new_owner->name))
-			return true;
+		if (to_claim->hash != 0)
+			break;
 
+		/* Shares of a key are claimed in the order of their owners. */
+		if (order > 0)
+			drop_claims(from, to_claim);
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
+		if (order > 0)
+			continue;
 		if (al_look_and_judge(from) && al_is_shared(from->own))
 			break;
 		/* The holding expired while we waited for that claim. */
@@ -221,16 +227,16 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	al_terms_admit(key);
 	if (ttl != AL_NO_TTL)
 		ttl = al_terms_new_ttl(key, ttl);
-	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
+	if (!claim_both(&from, new_owner, &to_claim, &share))
 		return;
-	if (ttl != AL_NO_TTL && al_end_of_life(from.own) <= result->at)
+	use.in_transaction = from.own->lifetime == AL_TRANSACTION;
+	if (ttl != AL_NO_TTL && (use.in_transaction || al_end_of_life(from.own) <= result->at))
 	{
 		drop_claims(&from, &to_claim);
-		result->outcome = AL_LIFETIME_EXCEEDED;
+		result->outcome = use.in_transaction ? AL_NO_LEASE : AL_LIFETIME_EXCEEDED;
 		return;
 	}
 	result->outcome = AL_ACQUIRED;
-	use.in_transaction = from.own->lifetime == AL_TRANSACTION;
 	if (!use.in_transaction || share == NULL || !give_to_lease(&from, new_owner, share))
 	{
 		bool		is_written;
