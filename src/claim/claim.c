@@ -56,8 +56,8 @@
  * Locking rules: acquire, convert and sweep only try to claim keys; force and steal try for a
  * while (al_lease_claim_soon()); release, extend, transfer and pin wait.  All wait for seats and
  * then for quotas.  A claim under which nothing was written is dropped, so a refused call blocks
- * no other.  The key is claimed before the holding.  No claim is taken while a buffer or LWLock
- * is held.
+ * no other.  The key is claimed before the holding, and two shares of a key in the order of their
+ * owners.  No claim is taken while a buffer or LWLock is held.
  *
  *-------------------------------------------------------------------------
  */

@@ -55,22 +55,38 @@
 #include "table/catalog.h"
 #include "table/events.h"
 
+static int
+compare_owners(const ListCell *a, const ListCell *b)
+{
+	return al_string_compare(al_string(((AlHolding *) lfirst(a))->owner),
+							 al_string(((AlHolding *) lfirst(b))->owner));
+}
+
+/* This session's holdings of a key, AlHolding * in *state, in the order in which they are claimed */
+static List *
+find_mine(Relation rel, const AlKey *key, AlState *state)
+{
+	List	   *mine = NIL;
+	ListCell   *cell;
+
+	al_look(rel, key, NULL, AL_LOOK_ALL, state);
+	foreach(cell, al_live_holdings(state, GetCurrentTimestamp()))
+	{
+		if (al_is_of_this_session(lfirst(cell)))
+			mine = lappend(mine, lfirst(cell));
+	}
+	list_sort(mine, compare_owners);
+	return mine;
+}
+
 /* Does this session have a holding of the key, or may it have one when others commit? */
 static bool
 holds_key(Relation rel, const AlKey *key)
 {
 	AlState		state;
-	ListCell   *cell;
 
-	if (al_claimed_has(key->hash) || al_claim_has_others(key->hash))
-		return true;
-	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
-	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
-	{
-		if (al_is_of_this_session(lfirst(cell)))
-			return true;
-	}
-	return false;
+	return al_claimed_has(key->hash) || al_claim_has_others(key->hash) ||
+		find_mine(rel, key, &state) != NIL;
 }
 
 /*
@@ -87,8 +103,7 @@ end_key(Relation rel, const AlKey *key, bool wait)
 	/* A prepared transaction may have a holding of this session, too. */
 	bool		left = !wait && al_claim_has_others(key->hash);
 
-	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
-	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	foreach(cell, find_mine(rel, key, &state))
 	{
 		AlHolding	holding = *(AlHolding *) lfirst(cell);
 		bool		is_shared = al_is_shared(&holding);
@@ -97,8 +112,6 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		AlClaim		claim;
 		AlClaimMode mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
 
-		if (!al_is_of_this_session(&holding))
-			continue;
 		al_owner_init(&owner, al_string(holding.owner));
 		AL_TEST_POINT("session-end");
 		if (wait)

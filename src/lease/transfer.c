@@ -78,11 +78,12 @@ drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 }
 
 /*
- * Claim the holding of the old owner; if it is shared, also the new owner's share: *share.
- * False: refused, and nothing is claimed.
+ * Claim the holding of the old owner; if it is shared, also the new owner's share: *share, except
+ * where a new ttl (microseconds) will be refused.  False: refused, and nothing is claimed.
  */
 static bool
-claim_both(AlOwnClaim *from, const AlOwner *new_owner, AlClaim *to_claim, AlHolding **share)
+claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
+		   AlHolding **share)
 {
 	int			order = al_string_compare(from->owner->name, new_owner->name);
 	ListCell   *cell;
@@ -91,7 +92,8 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, AlClaim *to_claim, AlHold
 	{
 		AlHolding  *own = al_claim_own(from);
 
-		if (own == NULL || order == 0 || !al_is_shared(own))
+		if (own == NULL || order == 0 || !al_is_shared(own) ||
+			(own->lifetime == AL_TRANSACTION && ttl != AL_NO_TTL))
 		{
 			if (to_claim->hash != 0)
 				al_claim_drop(to_claim);
@@ -105,12 +107,11 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, AlClaim *to_claim, AlHold
 		if (order > 0)
 			drop_claims(from, to_claim);
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
-		if (order > 0)
-			continue;
-		if (al_look_and_judge(from) && al_is_shared(from->own))
+		/* The holding may have expired meanwhile.  An exclusive one needs a claim of its own. */
+		if (!al_look_and_judge(from) || !al_is_shared(from->own))
+			drop_claims(from, to_claim);
+		else if (order < 0)
 			break;
-		/* The holding expired while we waited for that claim. */
-		drop_claims(from, to_claim);
 	}
 
 	foreach(cell, al_sharers_of_owner(from->rel, from->key, new_owner, NULL))
@@ -227,7 +228,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	al_terms_admit(key);
 	if (ttl != AL_NO_TTL)
 		ttl = al_terms_new_ttl(key, ttl);
-	if (!claim_both(&from, new_owner, &to_claim, &share))
+	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
 		return;
 	use.in_transaction = from.own->lifetime == AL_TRANSACTION;
 	if (ttl != AL_NO_TTL && (use.in_transaction || al_end_of_life(from.own) <= result->at))

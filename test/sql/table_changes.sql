@@ -293,3 +293,9 @@ RESET atomic_lock.lock_delay;
 RESET atomic_lock.max_lifetime;
 SELECT lock_sweep() >= 0 AS swept;
 SELECT count(*) FROM lock_status() WHERE key IN ('infinite', 'minus infinite', 'no length', 'negative length', 'long');
+-- a folder that its owner shares, and another owner has exclusively
+SELECT count(*) FROM lock_acquire_path('by hand/doc', owner => 'ann');
+INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (6, now(), now() + interval '1 hour', 1, 0, 0, 'by hand/', 'exclusive', 'x', 'bob');
+SET statement_timeout = '1 min';
+SELECT lock_release_path('by hand/doc', 'ann');
+RESET statement_timeout;
