@@ -7,8 +7,9 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(ask sqlstate log_is_clean copy_installation);
+our @EXPORT = qw(ask sqlstate await_restart log_is_clean copy_installation);
 
 # An answer of a background psql, without its line end, which some versions of
 # PostgreSQL::Test leave; dies on an error.
@@ -33,6 +34,20 @@ sub sqlstate
 		on_error_stop => 1,
 		extra_params => [ '-v', 'VERBOSITY=verbose', @options ]);
 	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
+}
+
+# Waits until a server that crashed accepts connections again. poll_query_until() writes its query
+# to a psql that has perhaps ended already, and dies of the broken pipe.
+sub await_restart
+{
+	my ($node) = @_;
+
+	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return if run_log([ 'pg_isready', '--quiet', '--dbname', $node->connstr('postgres') ]);
+		usleep(100_000);
+	}
+	die 'no restart';
 }
 
 # Checks that the log of a server has no line that no test may cause: crashes, failed

@@ -227,7 +227,7 @@ foreach my $how ('immediate', 'kill')
 		}
 		isnt(answer($bob), 'acquired', "$how, $state: the waiter gets an error");
 		end($watch, $ann, $bob, $other);
-		$node->poll_query_until('postgres', 'SELECT true') or die;
+		await_restart($node);
 		connect_all();
 		is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... no claim is left');
 		is(ask($bob, $try), $state eq 'live' ? 'held|Ann' : 'acquired|Bob', '... the lease is held unless it has expired');

@@ -105,7 +105,7 @@ my $offset = -s $node->logfile;
 kill 'KILL', pid($one);
 $node->wait_for_log(qr/database system is ready to accept connections/, $offset);
 end($watch, $holder, $one, $two);
-$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+await_restart($node);
 ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 is(ask($watch, q{SELECT extversion, to_regproc('lock_new') FROM pg_extension WHERE extname = 'atomic_lock'}), "$version|", 'an update that is killed in its middle leaves the former version');
 ask($watch, 'DROP EVENT TRIGGER stand');

@@ -756,7 +756,7 @@ foreach my $how ('immediate', 'fast', 'kill the session', 'kill another session'
 		$node->start;
 	}
 	end($watch, $holder, $one, $two, $other);
-	$node->poll_query_until('postgres', 'SELECT true') or die;
+	await_restart($node);
 	connect_all($node);
 	is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, locked), ', ' ORDER BY n) FROM unnest('{k,free,r,claimed,transaction,lease}'::text[]) WITH ORDINALITY u (k, n), lock_status(k)}),
 		'k f, free f, r f, claimed f, transaction f, lease t', "$how: locks of sessions and transactions have ended");

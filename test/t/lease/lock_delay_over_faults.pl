@@ -206,7 +206,7 @@ sub all_ways
 			kill 'KILL', pid($death =~ /session/ ? $holder : $watch);
 			end($watch, $holder, $one);
 			$server->wait_for_log(qr/all server processes terminated; reinitializing/, $offset);
-			$server->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+			await_restart($server);
 		}
 		else
 		{

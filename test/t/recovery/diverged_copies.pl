@@ -98,7 +98,7 @@ my $offset = -s $primary->logfile;
 kill 'KILL', pid($session);
 $primary->wait_for_log(qr/database system is ready to accept connections/, $offset);
 end($session, $watch);
-$primary->poll_query_until('postgres', 'SELECT true') or die;
+await_restart($primary);
 ($session, $watch) = map { session($primary, $_) } ('Session', 'Watch');
 wait_for_standby('stopped');
 end($watch);

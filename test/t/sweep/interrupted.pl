@@ -236,7 +236,7 @@ my $crashes = count_in_log($node, qr/all server processes terminated; reinitiali
 kill 'KILL', $worker;
 end($watch, $holder, $one);
 ok($node->wait_for_log(qr/all server processes terminated; reinitializing/), 'the worker is killed: the server restarts');
-$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+await_restart($node);
 ($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
 is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key LIKE 'kill-%'}), '250', '... nothing of its batch was removed');
 is(ask($one, q{SELECT count(*) FROM generate_series(1, 250) n, lock_try_acquire('kill-' || n, '1 ms', 'other') WHERE acquired}), '250', '... and no row is locked');
@@ -247,7 +247,7 @@ my $logged = -s $node->logfile;
 kill 'KILL', $worker;
 end($watch, $holder, $one);
 ok($node->wait_for_log(qr/all server processes terminated; reinitializing/, $logged), 'a worker is killed again: the server restarts');
-$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+await_restart($node);
 ($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
 ok(swept($watch, 'again'), '... the launcher is back by itself');
 is(count_in_log($node, qr/all server processes terminated; reinitializing/), $crashes + 2, '... after one restart for each kill');

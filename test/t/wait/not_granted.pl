@@ -215,7 +215,7 @@ foreach my $how ('fast', 'kill another', 'kill a waiter', 'immediate')
 	}
 	like(answer($_), $how eq 'fast' ? qr/57P01|^\(t,acquired,claimed,/ : qr/57P02|57P01|$lost/, "$how: the waiter gets an error") for @line;
 	end(@line, $other, $holder, $watch);
-	$node->poll_query_until('postgres', 'SELECT true') or die;
+	await_restart($node);
 
 	($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
 	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', "$how: the queue is empty");

@@ -292,7 +292,7 @@ my $offset = -s $node->logfile;
 kill 'KILL', pid($holder);
 ok($node->wait_for_log(qr/database system is ready to accept connections/, $offset), 'the server is back');
 end($watch, $listener, $holder, $other);
-$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+await_restart($node);
 ($watch, $listener, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Other');
 listen_to($listener, $key);
 is(ask($watch, try_as('stranger', $key)), 'held|One', '... and a stranger cannot jump the line');
