@@ -55,7 +55,7 @@
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; force and steal try for a
  * while (al_lease_claim_soon()); release, extend, transfer and pin wait.  All wait for seats and
- * then for quotas.  A claim under which nothing was written is dropped, so a refused call blocks
+ * then for quotas.  A caller that has written nothing drops its claim, so a refused call blocks
  * no other.  The key is claimed before the holding, and two shares of a key in the order of their
  * owners.  No claim is taken while a buffer or LWLock is held.
  *
@@ -599,7 +599,7 @@ al_claim_blocker(const AlClaim *claim)
 
 /*
  * Has every transaction in the way of a failed al_claim_try() ended?  It keeps its locks for a
- * moment, in which the server does not list it among the conflicts.
+ * moment after the server has stopped listing it among the conflicts.
  */
 bool
 al_claim_is_ending(const AlClaim *claim)

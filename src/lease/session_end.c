@@ -62,7 +62,7 @@ compare_owners(const ListCell *a, const ListCell *b)
 							 al_string(((AlHolding *) lfirst(b))->owner));
 }
 
-/* This session's holdings of a key, AlHolding * in *state, in the order in which they are claimed */
+/* This session's holdings of a key, AlHolding * in *state, in the order of their owners */
 static List *
 find_mine(Relation rel, const AlKey *key, AlState *state)
 {
