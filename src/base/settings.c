@@ -355,7 +355,7 @@ define_test_settings(void)
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET, NULL);
 	define_duration("atomic_lock.test_longest_visit",
 					"Sets how long a worker of the sweep works.", NULL,
-					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET, NULL);
+					&al_test_longest_visit_ms, 0, YEAR_MS, PGC_USERSET, NULL);
 	DefineCustomRealVariable("atomic_lock.test_notify_full",
 							 "Sets how full the notification queue is when events are left out.",
 							 NULL, &al_test_notify_full, 0.5, 0, 1, PGC_USERSET, 0, NULL, NULL, NULL);

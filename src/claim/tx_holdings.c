@@ -31,6 +31,7 @@
 #include "base/compat.h"
 #include "base/owner.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/holding.h"
@@ -418,12 +419,14 @@ al_tx_by_others(const AlKey *key)
 
 	if (procs == NIL)
 		return NIL;
+	AL_TEST_POINT("tx-between");
 	(void) al_shmem_attach();
 	exclusive = al_claim_transactions(key->hash, true);
 	foreach(cell, procs)
 	{
 		int			proc = lfirst_int(cell);
 		ShownSet   *set = proc < 0 ? NULL : look_at(proc);
+		bool		is_shared = !list_member_int(exclusive, proc);
 		bool		found = false;
 
 		for (int i = 0; set && i < set->count; i++)
@@ -435,10 +438,16 @@ al_tx_by_others(const AlKey *key)
 			if (al_string_equal(shown_key(set, &set->holdings[i]), key->name))
 				holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
 		}
-		if (!found)
-			holdings = lappend(holdings,
-							   make_holding(!list_member_int(exclusive, proc),
-											proc < 0 ? 0 : GetPGProcByNumber(proc)->pid));
+		if (found)
+			continue;
+		if (is_shared && !list_member_int(al_claim_transactions(key->hash, false), proc))
+		{
+			/* It has ended or was prepared meanwhile, and perhaps had the key exclusively. */
+			CHECK_FOR_INTERRUPTS();
+			return al_tx_by_others(key);
+		}
+		holdings = lappend(holdings,
+						   make_holding(is_shared, proc < 0 ? 0 : GetPGProcByNumber(proc)->pid));
 	}
 	foreach(cell, holdings)
 		((AlHolding *) lfirst(cell))->key = key->name;

@@ -126,8 +126,9 @@ end_key(Relation rel, const AlKey *key, bool wait)
 
 		al_table_find_slot(rel, key, holding.slot, &holding);
 		now = GetCurrentTimestamp();
+		/* An owner that was removed by hand is empty, which al_is_owned_by() never matches. */
 		if (!al_is_live(&holding, now) || !al_is_of_this_session(&holding) ||
-			!al_is_owned_by(&holding, &owner))
+			!al_string_equal(al_string(holding.owner), owner.name))
 		{
 			al_claim_drop(&claim);
 			has_changed = true;

@@ -174,7 +174,7 @@ atomic_lock_sweeper_main(Datum arg)
 {
 	TimestampTz started_at = GetCurrentTimestamp();
 	AlVisitResult result = AL_VISIT_UNFINISHED;
-	int64		end = al_monotonic_now() + AL_LONGEST_VISIT;
+	int64		begun = al_monotonic_now();
 	AlSwept		swept = {.next_due = DT_NOEND};
 	int64		removed = 0;
 	bool		only_queue;
@@ -198,8 +198,8 @@ atomic_lock_sweeper_main(Datum arg)
 	LWLockRelease(&sweeper->lock);
 	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
 
-	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
-		 is_first = false)
+	for (bool is_first = true; result == AL_VISIT_UNFINISHED &&
+		 (is_first || al_monotonic_now() < begun + AL_LONGEST_VISIT); is_first = false)
 	{
 		int64		batch_at = al_monotonic_now();
 

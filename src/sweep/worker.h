@@ -12,7 +12,7 @@
 #include "base/settings.h"
 #include "shmem/shmem.h"
 
-/* The longest visit, in microseconds; the next visit continues */
+/* The longest visit with more than one batch, in microseconds; the next visit continues */
 #ifdef AL_TEST_HOOKS
 #define AL_LONGEST_VISIT	AL_MS_TO_US(al_test_longest_visit_ms)
 #else

@@ -70,6 +70,7 @@ BLOCKS = {
        for name in ('acquire', 'wait', 'share', 'set', 'path', 'release_path*', 'release*', 'extend*', 'give*', 'convert*', 'convert_shared*', 'steal', 'force',
                     'enqueue', 'leave', 'assert*', 'write*')},
     'transaction': block(acquire(", lifetime => 'transaction'", 'NULL'), 'COMMIT'),
+    'transaction[prepared]': block(acquire(", lifetime => 'transaction'", 'NULL'), "PREPARE TRANSACTION '{o}'", "COMMIT PREPARED '{o}'"),
     'share_transaction': block(acquire(", mode => 'shared', lifetime => 'transaction'", 'NULL'), 'COMMIT'),
     'acquire[rollback]': block(SINGLE['acquire'], 'ROLLBACK'),
     'release[rollback]*': block(SINGLE['release*'], 'ROLLBACK'),

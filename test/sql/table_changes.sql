@@ -298,4 +298,14 @@ SELECT count(*) FROM lock_acquire_path('by hand/doc', owner => 'ann');
 INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (6, now(), now() + interval '1 hour', 1, 0, 0, 'by hand/', 'exclusive', 'x', 'bob');
 SET statement_timeout = '1 min';
 SELECT lock_release_path('by hand/doc', 'ann');
-RESET statement_timeout;
+-- locks of a session that have lost their owners
+SELECT g.status FROM lock_acquire('lost 1', owner => 'ann', lifetime => 'session', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('lost 1', owner => 'bob', lifetime => 'session', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('lost 2', owner => 'ann', lifetime => 'session') g;
+UPDATE app_lock SET owner = NULL WHERE key LIKE 'lost %';
+DISCARD ALL;
+SELECT k, (lock_status(k)).locked FROM unnest(ARRAY['lost 1', 'lost 2']) k;
+SELECT g.status FROM lock_acquire('lost 3', owner => 'ann', lifetime => 'session') g;
+UPDATE app_lock SET owner = NULL WHERE key = 'lost 3';
+\c -
+SELECT g.status FROM lock_try_acquire('lost 3', owner => 'ann', wait => '1 min') g;
