@@ -405,28 +405,33 @@ look_at(int proc)
 	return copy;
 }
 
+/* Maximum number of times that al_tx_by_others() looks */
+#define MOST_LOOKS	10
+
 /*
- * Holdings of a key that other transactions have: AlHolding *.  If one is prepared or not shown,
- * only its mode is known, and "holder" is NULL.
+ * al_tx_by_others() at one moment.  *is_changed: a transaction that is not shown has ended or was
+ * prepared meanwhile, so its holding may be gone, or its mode wrong.
  */
-List *
-al_tx_by_others(const AlKey *key)
+static List *
+look_at_others(const AlKey *key, bool *is_changed)
 {
 	List	   *procs = al_claim_transactions(key->hash, false);
 	List	   *exclusive;
+	List	   *unknown = NIL;
 	List	   *holdings = NIL;
 	ListCell   *cell;
 
+	*is_changed = false;
 	if (procs == NIL)
 		return NIL;
-	AL_TEST_POINT("tx-between");
 	(void) al_shmem_attach();
+	AL_TEST_POINT("tx-between");
 	exclusive = al_claim_transactions(key->hash, true);
+	AL_TEST_POINT("tx-listed");
 	foreach(cell, procs)
 	{
 		int			proc = lfirst_int(cell);
 		ShownSet   *set = proc < 0 ? NULL : look_at(proc);
-		bool		is_shared = !list_member_int(exclusive, proc);
 		bool		found = false;
 
 		for (int i = 0; set && i < set->count; i++)
@@ -438,19 +443,37 @@ al_tx_by_others(const AlKey *key)
 			if (al_string_equal(shown_key(set, &set->holdings[i]), key->name))
 				holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
 		}
+		if (set)
+			pfree(set);
 		if (found)
 			continue;
-		if (is_shared && !list_member_int(al_claim_transactions(key->hash, false), proc))
-		{
-			/* It has ended or was prepared meanwhile, and perhaps had the key exclusively. */
-			CHECK_FOR_INTERRUPTS();
-			return al_tx_by_others(key);
-		}
+		unknown = lappend_int(unknown, proc);
 		holdings = lappend(holdings,
-						   make_holding(is_shared, proc < 0 ? 0 : GetPGProcByNumber(proc)->pid));
+						   make_holding(!list_member_int(exclusive, proc),
+										proc < 0 ? 0 : GetPGProcByNumber(proc)->pid));
 	}
+	*is_changed = unknown != NIL &&
+		list_difference_int(unknown, al_claim_transactions(key->hash, false)) != NIL;
 	foreach(cell, holdings)
 		((AlHolding *) lfirst(cell))->key = key->name;
+	return holdings;
+}
+
+/*
+ * Holdings of a key that other transactions have: AlHolding *.  If one is prepared or not shown,
+ * only its mode is known, and "holder" is NULL.
+ */
+List *
+al_tx_by_others(const AlKey *key)
+{
+	bool		is_changed;
+	List	   *holdings = look_at_others(key, &is_changed);
+
+	for (int looks = 1; is_changed && looks < MOST_LOOKS; looks++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		holdings = look_at_others(key, &is_changed);
+	}
 	return holdings;
 }
 

@@ -58,6 +58,9 @@
 #define MOST_RETRIES	500
 #define RETRY_PAUSE		1000L
 
+/* Maximum number of claims that an attempt drops because its grant needs another one */
+#define MOST_CLAIMS		100
+
 static bool
 is_unreleased(const AlHolding *row)
 {
@@ -588,6 +591,19 @@ al_attempt_give_up(AlAttempt *attempt)
 	al_attempt_drop(attempt);
 }
 
+/* Turn a grant into a refusal that names nobody */
+static void
+refuse_as_claimed(AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+
+	memset(&result->holding, 0, sizeof(AlHolding));
+	result->outcome = AL_CLAIMED;
+	result->others = -1;
+	result->is_full = false;
+	result->blocker = 0;
+}
+
 /* Is the claim in the way one of a sweep, or gone or about to go, so that we may retry? */
 static bool
 may_retry(AlAttempt *attempt, int *retries)
@@ -672,6 +688,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
 	int			retries = 0;
+	int			claims = 0;
 
 	attempt->is_claimed = false;
 	attempt->has_seats = false;
@@ -699,6 +716,12 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		{
 			if (verify(rel, attempt, mode, owner) || !al_is_granted(result))
 				return;
+			/* Rows that were written by hand may say something else under each claim. */
+			if (++claims == MOST_CLAIMS)
+			{
+				refuse_as_claimed(attempt);
+				return;
+			}
 		}
 		/* Else look at the rows that the first look left out: they may need another claim. */
 		else if (all)
@@ -742,15 +765,9 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 void
 al_attempt_lost(AlAttempt *attempt)
 {
-	AlResult   *result = attempt->result;
-
 	al_trace(DEBUG1, "lock \"%s\": the grant expired before it was written",
 			 al_display(attempt->key->name));
-	memset(&result->holding, 0, sizeof(AlHolding));
-	result->outcome = AL_CLAIMED;
-	result->others = -1;
-	result->is_full = false;
-	result->blocker = 0;
+	refuse_as_claimed(attempt);
 }
 
 /*

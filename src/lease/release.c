@@ -352,6 +352,16 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 	return NULL;
 }
 
+/* Say why a holding that find_grant() has returned could not be claimed or written. */
+static void
+tell_lost(Relation rel, const AlKey *key, int64 token, AlResult *result)
+{
+	if (find_grant(rel, key, token, result) == NULL)
+		return;
+	result->outcome = AL_IN_TRANSACTION;	/* which has locked the row */
+	result->blocker = 0;
+}
+
 /*
  * Claim the holding with a fencing token, as its owner does, and return a copy.  NULL: nothing is
  * claimed, and the outcome is that of find_grant(), or AL_IN_TRANSACTION.
@@ -373,12 +383,13 @@ al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim
 	if (!al_lease_claim_soon(rel, key, is_shared ? &owner : NULL,
 							 is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE, claim, result))
 		return NULL;
-	al_look(rel, key, &owner, AL_LOOK_OWN, &state);
+	/* A row written by hand may not be found as its owner's. */
+	al_look(rel, key, &owner, AL_LOOK_ALL, &state);
 	holding = of_grant(al_live_holdings(&state, GetCurrentTimestamp()), token);
 	if (holding == NULL)
 	{
 		al_claim_drop(claim);
-		(void) find_grant(rel, key, token, result);
+		tell_lost(rel, key, token, result);
 		return NULL;
 	}
 	copy = palloc(sizeof(AlHolding));
@@ -388,7 +399,8 @@ al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim
 
 /*
  * End a holding that al_lease_claim_grant() has claimed; returns a copy as it was before.  Its
- * row no longer keeps the key closed.  NULL, with the claim kept: it has expired (AL_CHANGED).
+ * row no longer keeps the key closed.  NULL, with the claim kept: it has expired (AL_CHANGED), or
+ * its row is locked (AL_IN_TRANSACTION).
  */
 AlHolding *
 al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEndedBy ended_by,
@@ -409,9 +421,9 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 		/* A new sharer may be taking the row of a share that has expired. */
 		if (!al_is_live(ended, now) || !al_overwrite_row(rel, key, holding))
 		{
-			al_trace(DEBUG1, "lock \"%s\": the lease expired before its forced end was written",
+			al_trace(DEBUG1, "lock \"%s\": the lease expired, or its row was locked, before its forced end was written",
 					 al_display(key->name));
-			(void) find_grant(rel, key, ended->fencing_token, result);
+			tell_lost(rel, key, ended->fencing_token, result);
 			return NULL;
 		}
 	}

@@ -156,8 +156,9 @@ end_key(Relation rel, const AlKey *key, bool wait)
 	return has_changed;
 }
 
-/* Maximum number of keys in one transaction at the end of a session */
-#define BATCH	500
+/* Maximum number of keys in one transaction at the end of a session, and of changes of a key */
+#define BATCH			500
+#define MOST_CHANGES	10
 
 /* Microseconds that the end of a session may take, which nobody can interrupt */
 #ifdef AL_TEST_HOOKS
@@ -216,8 +217,15 @@ end_some(Relation rel, int max_keys)
 			hash_seq_term(&status);
 			break;
 		}
-		while (end_key(rel, &key, false))
-			CHECK_FOR_INTERRUPTS();
+		/* Nobody can interrupt this: leave a holding that changes again and again to others. */
+		for (int changes = 0; end_key(rel, &key, false); changes++)
+		{
+			if (changes == MOST_CHANGES)
+			{
+				al_session_left();
+				break;
+			}
+		}
 		forget(&key);
 	}
 }

@@ -90,7 +90,7 @@ al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Snapsh
 			continue;
 		holding = palloc(sizeof(AlHolding));
 		al_row_read(rel, &tuple, holding);
-		if (al_is_shared(holding) && al_is_owned_by(holding, owner) &&
+		if (holding->slot >= AL_SLOT_FIRST_SHARED && al_is_owned_by(holding, owner) &&
 			al_string_equal(holding->key, key->name))
 		{
 			al_hint_set(key->hash, holding->slot, &holding->tid);

@@ -50,7 +50,7 @@ CREATE FUNCTION t.told(heard text, OUT event text, OUT key text, OUT holder text
 		|| CASE WHEN payload ~ '[a-z]-[1m]' THEN ' with an owner' ELSE '' END,
 		e ->> 'key', e ->> 'holder', (SELECT name FROM t.number WHERE number.n = (e ->> 'fencing_token')::bigint),
 		replace(e ->> 'by', session_user, 'session user'), e ->> 'from', (SELECT name FROM t.number WHERE number.n = (e ->> 'ticket')::bigint),
-		CASE WHEN e ->> 'until' ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)$' THEN CASE WHEN (e ->> 'until')::timestamptz > (e ->> 'at')::timestamptz THEN 'later' ELSE 'earlier' END ELSE e ->> 'until' END, e ->> 'reason'
+		CASE WHEN e ->> 'until' ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)$' THEN CASE WHEN (e ->> 'until')::timestamptz > (e ->> 'at')::timestamptz - interval '1 min' THEN 'later' ELSE 'earlier' END ELSE e ->> 'until' END, e ->> 'reason'
 	FROM t.payloads(heard) p, LATERAL (SELECT payload::json AS e, ARRAY(SELECT json_object_keys(payload::json)) AS keys) j
 	ORDER BY p.n
 $$;

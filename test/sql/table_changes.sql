@@ -298,6 +298,23 @@ SELECT count(*) FROM lock_acquire_path('by hand/doc', owner => 'ann');
 INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (6, now(), now() + interval '1 hour', 1, 0, 0, 'by hand/', 'exclusive', 'x', 'bob');
 SET statement_timeout = '1 min';
 SELECT lock_release_path('by hand/doc', 'ann');
+-- shares that an index does not have as their owner's, or that are in a wrong slot
+SELECT g.status FROM lock_acquire('by hand 1', owner => 'ann', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('by hand 2', owner => 'ann', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('by hand 3', owner => 'ann', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('by hand 4', owner => 'ann', mode => 'shared') g;
+SELECT g.status FROM lock_acquire('by hand 5', owner => 'ann', mode => 'shared') g;
+UPDATE app_lock SET owner_hash = NULL WHERE key IN ('by hand 1', 'by hand 2');
+UPDATE app_lock SET owner = 'bob' WHERE key = 'by hand 3';
+UPDATE app_lock SET slot = -7 WHERE key IN ('by hand 4', 'by hand 5');
+SELECT lock_try_force_release('by hand 1', 'why', fencing_token) FROM app_lock WHERE key = 'by hand 1';
+SELECT g.status, (lock_status('by hand 2')).holders FROM app_lock, lock_steal('by hand 2', 'bob', 'why', fencing_token => app_lock.fencing_token) g WHERE app_lock.key = 'by hand 2';
+SET atomic_lock.max_lifetime = '1 d';
+SELECT g.status FROM lock_try_acquire('by hand 3', owner => 'bob', mode => 'shared', lifetime => 'transaction') g;
+SELECT t.code($$SELECT lock_transfer('by hand 4', 'ann', 'bob')$$);
+SELECT g.status FROM lock_try_acquire('by hand 5', owner => 'ann', mode => 'shared') g;
+RESET atomic_lock.max_lifetime;
+DELETE FROM app_lock WHERE key LIKE 'by hand %';
 -- locks of a session that have lost their owners
 SELECT g.status FROM lock_acquire('lost 1', owner => 'ann', lifetime => 'session', mode => 'shared') g;
 SELECT g.status FROM lock_acquire('lost 1', owner => 'bob', lifetime => 'session', mode => 'shared') g;
