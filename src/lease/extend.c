@@ -40,6 +40,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlHolding  *own;
 	TimestampTz limit;
 	TimestampTz end;
+	TimestampTz former_end;
 
 	al_terms_admit(key);
 	al_terms_check_ttl(key, ttl);
@@ -70,13 +71,15 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
+	former_end = own->expires_at;
 	own->expires_at = Min(end, limit);
 	if (!al_overwrite_row(rel, key, own))
 	{
-		al_trace(DEBUG1, "lock \"%s\": the share expired before its extension was written",
+		al_trace(DEBUG1, "lock \"%s\": the share expired, or its row was locked, before its extension was written",
 				 al_display(key->name));
 		al_claim_drop(&ask.claim);
-		result->outcome = AL_EXPIRED;
+		own->expires_at = former_end;
+		al_tell_unwritten(own, result);
 		return;
 	}
 	result->holding = *own;

@@ -141,10 +141,11 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->meta = NULL;
 	if (!al_overwrite_row(rel, key, own))
 	{
-		al_trace(DEBUG1, "lock \"%s\": the share expired before its release was written",
+		al_trace(DEBUG1, "lock \"%s\": the share expired, or its row was locked, before its release was written",
 				 al_display(key->name));
 		al_claim_drop(&ask.claim);
-		result->outcome = AL_EXPIRED;
+		own->released_at = 0;
+		al_tell_unwritten(own, result);
 		return;
 	}
 	if (al_is_shared(own))
@@ -358,8 +359,8 @@ tell_lost(Relation rel, const AlKey *key, int64 token, AlResult *result)
 {
 	if (find_grant(rel, key, token, result) == NULL)
 		return;
-	result->outcome = AL_IN_TRANSACTION;	/* which has locked the row */
-	result->blocker = 0;
+	result->outcome = AL_IN_TRANSACTION;
+	result->blocker = AL_ROW_LOCKED;
 }
 
 /*

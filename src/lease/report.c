@@ -311,8 +311,10 @@ raise_in_transaction(const AlKey *key, int pid)
 	ereport(ERROR,
 			(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
+			 pid == AL_ROW_LOCKED ? errdetail("The transaction has locked the row of the lock in table app_lock.") :
 			 pid != 0 ? errdetail("Process %d holds the lock until its transaction ends.", pid) :
 			 errdetail("A prepared transaction holds the lock."),
+			 pid == AL_ROW_LOCKED ? errhint("Retry when that transaction has ended.") :
 			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d), which needs pg_signal_backend.", pid) :
 			 errhint("Find the transaction in pg_prepared_xacts, and use COMMIT PREPARED or ROLLBACK PREPARED.")));
 	pg_unreachable();

@@ -47,6 +47,7 @@
 #include "claim/durability.h"
 #include "claim/holding.h"
 #include "lease/publish.h"
+#include "lease/report.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/session.h"
@@ -91,7 +92,8 @@ holds_key(Relation rel, const AlKey *key)
 
 /*
  * Let this session's holdings of a key expire now; without "wait", skip claimed ones.  True: one
- * has changed meanwhile, and may be in another row now, so call this again.
+ * has changed meanwhile, and may be in another row now, so call this again.  With "wait", raises
+ * 55P03 for a share whose row is locked by hand.
  */
 static bool
 end_key(Relation rel, const AlKey *key, bool wait)
@@ -145,6 +147,14 @@ end_key(Relation rel, const AlKey *key, bool wait)
 			al_table_put(rel, key, &holding);
 		else if (!al_table_try_put(rel, key, &holding))
 		{
+			al_table_find_slot(rel, key, holding.slot, &holding);
+			if (wait && al_is_of_this_session(&holding) &&
+				al_is_live(&holding, GetCurrentTimestamp()))
+			{
+				AlResult	locked = {.outcome = AL_IN_TRANSACTION,.blocker = AL_ROW_LOCKED};
+
+				al_raise(key, &locked);
+			}
 			left = true;
 			continue;
 		}

@@ -606,3 +606,13 @@ al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding)
 	al_table_put(rel, key, holding);
 	return true;
 }
+
+/* Say why al_overwrite_row() has written nothing; "former" is the holding as it was before */
+void
+al_tell_unwritten(const AlHolding *former, AlResult *result)
+{
+	bool		is_live = al_is_live(former, GetCurrentTimestamp());
+
+	result->outcome = is_live ? AL_IN_TRANSACTION : AL_EXPIRED;
+	result->blocker = AL_ROW_LOCKED;
+}

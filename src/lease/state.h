@@ -45,6 +45,9 @@ typedef enum AlOutcome
 	AL_DENIED					/* its policy reserves the key for other roles */
 } AlOutcome;
 
+/* Not a process: a transaction has locked the row by hand */
+#define AL_ROW_LOCKED	(-1)
+
 typedef struct AlResult
 {
 	AlOutcome	outcome;
@@ -56,7 +59,7 @@ typedef struct AlResult
 	int			max_holders;	/* that may share it; 0: any number */
 	TimestampTz at;				/* moment of the judgement, or of the grant */
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
-	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
+	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, 0, or AL_ROW_LOCKED */
 	char	   *first;			/* AL_QUEUED: label of the first waiter, or of the ticket */
 	int64		ticket;			/* that has the offer until kept_until; 0: the key is closed */
 	TimestampTz kept_until;		/* AL_QUEUED, AL_NOT_FOUND, AL_CHANGED; 0: not kept */
@@ -147,5 +150,6 @@ extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool others_claimed);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited);
 extern bool al_overwrite_row(Relation rel, const AlKey *key, AlHolding *holding);
+extern void al_tell_unwritten(const AlHolding *former, AlResult *result);
 
 #endif							/* AL_LEASE_STATE_H */

@@ -37,6 +37,7 @@
 #include "table/app_lock.h"
 #include "table/fence.h"
 #include "table/history.h"
+#include "table/scan.h"
 #include "table/sharers.h"
 #include "table/tickets.h"
 
@@ -142,7 +143,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	return true;
 }
 
-/* Write the transferred holding and the share as one row; false: the holding has expired */
+/* Write the transferred holding and the share as one row; false: al_tell_unwritten() */
 static bool
 write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, AlHolding *share)
 {
@@ -150,8 +151,12 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 
 	if (share)
 		join(own, share);
-	if (!al_overwrite_row(from->rel, from->key, own))
+	if ((share && !al_try_lock_row(from->rel, &share->tid)) ||
+		!al_overwrite_row(from->rel, from->key, own))
+	{
+		al_tell_unwritten(former, from->result);
 		return false;
+	}
 	al_publish_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, own, from->result->at);
 	if (share)
@@ -171,7 +176,7 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 
 /*
  * Write the transferred holding.  "share": the new owner's own, or NULL.  ttl in microseconds;
- * AL_NO_TTL: keep the end.  False, and nothing is written: it has expired.
+ * AL_NO_TTL: keep the end.  False, with the outcome: it has expired, or a row is locked.
  */
 static bool
 write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid role, int64 ttl,
@@ -182,7 +187,10 @@ write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid 
 
 	/* The holding may have expired while the quotas were claimed. */
 	if (!al_is_live(own, from->result->at))
+	{
+		from->result->outcome = AL_EXPIRED;
 		return false;
+	}
 	if (!al_string_equal(from->owner->name, new_owner->name))
 	{
 		AlState		former_rows;
@@ -249,10 +257,9 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		al_quota_end(quotas);
 		if (!is_written)
 		{
-			al_trace(DEBUG1, "lock \"%s\": the holding expired before its transfer was written",
+			al_trace(DEBUG1, "lock \"%s\": the holding expired, or a row was locked, before its transfer was written",
 					 al_display(key->name));
 			drop_claims(&from, &to_claim);
-			result->outcome = AL_EXPIRED;
 			return;
 		}
 		result->holding = *from.own;

@@ -155,7 +155,7 @@ al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *
 		bool		nulls[Natts_lock_history];
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (!IS_NULL(ended_at) && strcmp(TextDatumGetCString(VALUE(owner_digest)), digest) == 0)
+		if (!IS_NULL(ended_at) && !IS_NULL(ended_by) && strcmp(TextDatumGetCString(VALUE(owner_digest)), digest) == 0)
 		{
 			*ended_at = DatumGetTimestampTz(VALUE(ended_at));
 			ended_by = TextDatumGetCString(VALUE(ended_by));

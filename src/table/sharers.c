@@ -329,7 +329,7 @@ al_sharers_noted(Relation rel, const AlKey *key)
 	bool		found = al_table_find_by_hint(rel, key, AL_SLOT_ANY, snapshot, holding);
 
 	UnregisterSnapshot(snapshot);
-	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
+	return found && holding->slot >= AL_SLOT_FIRST_SHARED ? list_make1(holding) : NIL;
 }
 
 /* Read at most "most" rows from a slot on, and list those free to be taken; returns a count */

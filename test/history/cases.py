@@ -277,6 +277,11 @@ CASES = (
     ('', set_back(4, 11, is_set=True)),
     ('counters', set_back(4, 2)),
     ('counters', set_back(15, 11)),
+    # a server that dies ends a transaction before its client sends the next call
+    ('', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, mode='exclusive', lifetime='transaction').call('a', 'prepare', 6, 7, 'info')
+     .asks('b', 3, 4, mode='exclusive')),
+    ('exclusion', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, mode='exclusive', lifetime='transaction').call('a', 'read', 5, 5.5)
+     .call('a', 'prepare', 6, 7, 'info').asks('b', 3, 4, mode='exclusive')),
     # retries after a lost answer
     ('', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, 'reacquired', token=1)),
     ('retry', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),

@@ -275,7 +275,8 @@ class Checker:
                 del block[marks[-1]:]
             elif operation == 'prepare' and block is not None and \
                     (outcome == 'info' or record.get('tag') == 'PREPARE TRANSACTION'):
-                prepared = [block, outcome == 'ok', math.inf if outcome == 'ok' else record['inv'], None]
+                # without an answer, the backend may have ended at any time after its last call
+                prepared = [block, outcome == 'ok', math.inf if outcome == 'ok' else records[i - 1]['inv'], None]
                 block = None
             elif operation == 'finish' and prepared is not None:
                 prepared[2] = min(prepared[2], record['inv'])

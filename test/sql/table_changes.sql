@@ -307,6 +307,9 @@ SELECT g.status FROM lock_acquire('by hand 5', owner => 'ann', mode => 'shared')
 UPDATE app_lock SET owner_hash = NULL WHERE key IN ('by hand 1', 'by hand 2');
 UPDATE app_lock SET owner = 'bob' WHERE key = 'by hand 3';
 UPDATE app_lock SET slot = -7 WHERE key IN ('by hand 4', 'by hand 5');
+SELECT g.status FROM lock_acquire('by hand 6', owner => 'ann', mode => 'shared') g;
+SELECT lock_release('by hand 6', 'ann');
+UPDATE app_lock SET slot = -7 WHERE key = 'by hand 6';
 SELECT lock_try_force_release('by hand 1', 'why', fencing_token) FROM app_lock WHERE key = 'by hand 1';
 SELECT g.status, (lock_status('by hand 2')).holders FROM app_lock, lock_steal('by hand 2', 'bob', 'why', fencing_token => app_lock.fencing_token) g WHERE app_lock.key = 'by hand 2';
 SET atomic_lock.max_lifetime = '1 d';
@@ -314,7 +317,23 @@ SELECT g.status FROM lock_try_acquire('by hand 3', owner => 'bob', mode => 'shar
 SELECT t.code($$SELECT lock_transfer('by hand 4', 'ann', 'bob')$$);
 SELECT g.status FROM lock_try_acquire('by hand 5', owner => 'ann', mode => 'shared') g;
 RESET atomic_lock.max_lifetime;
+SELECT g.status FROM lock_acquire('by hand 6', owner => 'bob', mode => 'shared') g;
+SELECT g.status FROM lock_try_acquire('by hand 6', owner => 'cid') g;
 DELETE FROM app_lock WHERE key LIKE 'by hand %';
+-- an end without a reason in the history
+SELECT lock_set_policy('by hand', history => true);
+SELECT fencing_token FROM lock_acquire('by hand 7', owner => 'ann') \gset
+SELECT lock_release('by hand 7', 'ann');
+UPDATE lock_history SET ended_by = NULL WHERE key = 'by hand 7';
+SELECT g.status FROM lock_acquire('by hand 7', owner => 'ann') g;
+CREATE TABLE t.by_hand (k text PRIMARY KEY);
+SELECT lock_protect('t.by_hand', '{k}', '{insert}');
+SET atomic_lock.fencing_token = :fencing_token;
+SET atomic_lock.owner = 'ann';
+SELECT t.code($$INSERT INTO t.by_hand VALUES ('by hand 7')$$);
+RESET atomic_lock.fencing_token;
+RESET atomic_lock.owner;
+SELECT lock_release('by hand 7', 'ann'), lock_drop_policy('by hand');
 -- locks of a session that have lost their owners
 SELECT g.status FROM lock_acquire('lost 1', owner => 'ann', lifetime => 'session', mode => 'shared') g;
 SELECT g.status FROM lock_acquire('lost 1', owner => 'bob', lifetime => 'session', mode => 'shared') g;
