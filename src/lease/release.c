@@ -10,7 +10,8 @@
  * names (al_lease_end_grant).
  *
  * Locking rules: those of lease/state.c.  An administrator's call retries for half a second
- * to get a claim, and is then refused with the process id of the claimant.
+ * to get a claim, and is then refused with the process id of the claimant.  A share whose row is
+ * locked by hand is refused at once.
  *
  *-------------------------------------------------------------------------
  */

@@ -227,7 +227,7 @@ end_some(Relation rel, int max_keys)
 			hash_seq_term(&status);
 			break;
 		}
-		/* Nobody can interrupt this: leave a holding that changes again and again to others. */
+		/* The exit cannot be interrupted, so leave a holding that keeps changing to other sessions. */
 		for (int changes = 0; end_key(rel, &key, false); changes++)
 		{
 			if (changes == MOST_CHANGES)

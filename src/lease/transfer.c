@@ -143,7 +143,10 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	return true;
 }
 
-/* Write the transferred holding and the share as one row; false: al_tell_unwritten() */
+/*
+ * Write the transferred holding and the share as one row.  False, with the outcome: a row is
+ * locked, or the holding has expired.
+ */
 static bool
 write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, AlHolding *share)
 {
